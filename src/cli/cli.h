@@ -1,0 +1,52 @@
+/* cli: what the commands share: flags, messages, model names. Only this folder prints and exits.
+ *
+ * Each command is one file cmd_NAME.c with `int cmd_NAME(int argc, char **argv)` (argv[0] = its
+ * name) and one line in main.c's table. Results to stdout, all else to stderr. */
+#ifndef RIDGE_CLI_CLI_H
+#define RIDGE_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+typedef enum { CLI_FLAG, CLI_STRING, CLI_INT, CLI_UINT, CLI_DOUBLE, CLI_BYTES } cli_kind;
+
+/* One option: --name (or --no-name for a CLI_FLAG that defaults to true). value points to
+ * bool / const char * / int64_t / uint64_t / double / uint64_t (suffixes K M G T, binary). */
+typedef struct {
+    const char *name;
+    cli_kind kind;
+    void *value;
+    const char *help;
+} cli_option;
+
+/* Parses options anywhere among the arguments ("--" ends them); positional arguments are moved to
+ * the front of argv and counted in *n_args. Returns CLI_OK, or prints why and returns CLI_USAGE;
+ * after --help it prints the usage line and the options and returns -1 (the command returns
+ * CLI_OK). */
+int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, size_t n_options,
+              int *n_args);
+
+/* "ridge: where: text" on stderr; returns CLI_FAILED. */
+int cli_fail(const ridge_error *err);
+
+/* MODEL to a path: a file as it is; else a short name in the model cache. Owned (mem_free). */
+ridge_status cli_model_path(char **out, const char *model, ridge_error *err) RIDGE_CHECKED;
+/* "smollm2-135m" from a path or a name: the file name without .gguf. Owned. */
+char *cli_model_name(const char *model);
+
+/* Warnings to stderr, progress there if it is a terminal and the work takes over a second. */
+const log_sink *cli_log(void);
+
+/* Flushes stdout and checks it: CLI_FAILED (with a message) when the reader is gone or the disk
+ * full. */
+int cli_finish(int status);
+
+int cmd_version(int argc, char **argv);
+
+#endif

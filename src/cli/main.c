@@ -1,0 +1,43 @@
+/* ridge: the program. Finds the command in the table and runs it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"version", "print the version", cmd_version},
+};
+
+static void usage(FILE *out) {
+    fprintf(out, "usage: ridge COMMAND [ARGUMENT ...]; ridge COMMAND --help\n\ncommands:\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
+}
+
+int cmd_version(int argc, char **argv) {
+    (void)argc;
+    (void)argv;
+    printf("ridge %s\n", ridge_version());
+    return CLI_OK;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        usage(stderr);
+        return CLI_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--version") == 0) name = "version";
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        usage(stdout);
+        return CLI_OK;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "ridge: unknown command '%s'\n", name);
+    usage(stderr);
+    return CLI_USAGE;
+}

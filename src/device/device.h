@@ -1,0 +1,149 @@
+/* device: the operations that a transformer needs, on ragged batches; the only arithmetic on
+ * tensors.
+ *
+ * A model builds a dev_program (a list of operations over named activation values) once; the device
+ * compiles it, then runs it for batch after batch. Contract: one row's result is bitwise the same
+ * whatever else is in the batch, however it is chunked, and for any number of threads; nor may it
+ * depend on fusion. One thread at a time calls a device.
+ *
+ * Values are [n_tokens, width] f32 buffers that the device owns. Weights are uploaded once; the
+ * device keeps its own packed copy (and may keep the pointer: the file must outlive it).
+ */
+#ifndef RIDGE_DEVICE_DEVICE_H
+#define RIDGE_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "format/quant.h"
+
+typedef struct device device;
+typedef struct dev_weight dev_weight; /* a matrix [rows, cols] or a vector [cols], uploaded */
+typedef struct dev_kv dev_kv;         /* the KV pool: all groups, all blocks */
+typedef struct dev_compiled dev_compiled;
+typedef uint16_t dev_value;
+
+#define DEV_NONE 0xFFFF
+#define DEV_MAX_FANOUT 3
+#define DEV_MAX_GROUPS 4
+
+typedef enum { DEV_KV_F16, DEV_KV_F32 } dev_kv_type;
+
+typedef enum {
+    DEV_EMBED,    /* out[0][t] = row tokens[t] of w[0], times scale */
+    DEV_RMS_NORM, /* out = in / sqrt(mean(in^2) + eps) * w[0], per `head_dim` columns (0: whole row)
+                   */
+    DEV_LINEAR,   /* out[i] = in * w[i]^T (+ bias[i]), i < n_weights: matrices sharing an input */
+    DEV_ROPE,     /* in place on in[0]: rotates the first n_rot of each head_dim columns */
+    DEV_KV_WRITE, /* in[0] = k, in[1] = v into layer `layer` of group `group` */
+    DEV_ATTENTION, /* out = softmax(scale * q k^T) v, causal, grouped heads; window, soft-cap */
+    DEV_GLU,       /* out = act(in[0]) * in[1] */
+    DEV_ADD,       /* out = in[0] + in[1]; out may be in[0] */
+    DEV_SCALE,     /* out = in * scale */
+    DEV_SOFTCAP,   /* out = cap * tanh(in / cap) */
+    DEV_GATHER,    /* head only: out = the rows of in[0] whose logits are wanted */
+} dev_op_kind;
+
+typedef enum { DEV_SILU, DEV_GELU_TANH } dev_activation;
+
+typedef struct {
+    dev_op_kind kind;
+    dev_value in[2], out[DEV_MAX_FANOUT];
+    const dev_weight *w[DEV_MAX_FANOUT], *bias[DEV_MAX_FANOUT]; /* bias NULL: none */
+    int n_weights;
+    float scale, eps, softcap; /* softcap 0: none */
+    uint32_t head_dim, n_heads, n_kv_heads;
+    uint32_t layer, group; /* layer within the group */
+    uint32_t window;       /* 0: full; query i sees j with 0 <= i - j < window */
+    dev_activation activation;
+    /* rope: angle(pos, i) = pos * rope_inv_freq[i]; cos and sin are scaled by rope_mscale */
+    const float *rope_inv_freq; /* [n_rot / 2], owned by the model */
+    uint32_t n_rot;
+    bool rope_neox; /* pairs (i, i + n_rot/2); else (2i, 2i+1) */
+    float rope_mscale;
+} dev_op;
+
+/* The body runs over all tokens of a batch; the head over up to 32 wanted rows at a time. The last
+ * operation of the head writes the logits. */
+typedef struct {
+    dev_op *ops; /* [n_ops]; body = [0, head_start), head = [head_start, n_ops) */
+    size_t n_ops, head_start;
+    uint32_t *widths; /* [n_values] columns of each value */
+    size_t n_values;
+    uint32_t n_vocab;
+} dev_program;
+
+typedef struct {
+    uint32_t first_row, n_rows; /* rows of the batch that belong to this sequence */
+    uint32_t n_context;         /* tokens in the cache after this step */
+    const int32_t *
+        blocks[DEV_MAX_GROUPS]; /* block table per group: position p is in blocks[p / block_size] */
+} dev_seq;
+
+typedef struct {
+    uint32_t n_tokens, n_seqs;
+    const int32_t *tokens;    /* [n_tokens] */
+    const int32_t *positions; /* [n_tokens] */
+    const dev_seq *seqs;      /* [n_seqs] */
+} dev_batch;
+
+typedef struct {
+    uint32_t n_layers, n_kv_heads, head_dim; /* K and V share head_dim */
+    uint32_t window;                         /* 0: full */
+} dev_kv_group;
+
+typedef struct {
+    dev_kv_group groups[DEV_MAX_GROUPS];
+    uint32_t n_groups, block_size, n_blocks; /* n_blocks in every group */
+    dev_kv_type type;
+} dev_kv_layout;
+
+#define DEV_HEAD_ROWS 32
+
+/* What one submit did, for the roofline. */
+typedef struct {
+    double flops, weight_bytes, kv_bytes, seconds;
+} dev_account;
+
+typedef struct {
+    void (*destroy)(device *d);
+    ridge_status (*weight_upload)(device *d, dev_weight **out, quant_type type, const void *data,
+                                  uint32_t rows, uint32_t cols, bool embed_only, ridge_error *err);
+    void (*weight_free)(device *d, dev_weight *w);
+    ridge_status (*kv_create)(device *d, dev_kv **out, const dev_kv_layout *layout,
+                              ridge_error *err);
+    void (*kv_free)(device *d, dev_kv *kv);
+    /* Copies the first n_tokens of a block, all layers of the group. */
+    void (*kv_copy)(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
+                    uint32_t n_tokens);
+    ridge_status (*compile)(device *d, dev_compiled **out, const dev_program *p,
+                            uint32_t max_tokens, ridge_error *err);
+    void (*compiled_free)(device *d, dev_compiled *c);
+    /* Runs the body. The batch must stay until wait returns. */
+    ridge_status (*submit)(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
+                           ridge_error *err);
+    ridge_status (*wait)(device *d, ridge_error *err);
+    /* After wait: logits [n_rows, n_vocab] of rows of that batch, n_rows <= DEV_HEAD_ROWS. */
+    ridge_status (*head)(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
+                         float *logits, ridge_error *err);
+    void (*account)(const device *d, dev_account *out); /* since the last submit, head included */
+} device_vtable;
+
+struct device {
+    const device_vtable *vtable;
+};
+
+typedef struct {
+    int n_threads;   /* 0: all usable */
+    const char *isa; /* "portable", "avx2", "avx512"; NULL: the best this machine has */
+    bool precise;    /* linear layers with f32 activations on dequantised weights */
+} device_cpu_params;
+
+ridge_status device_cpu_create(device **out, const device_cpu_params *p,
+                               ridge_error *err) RIDGE_CHECKED;
+const char *device_cpu_isa(const device *d); /* "avx512" */
+size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group);
+
+#endif

@@ -1,0 +1,110 @@
+/* engine: many requests on one set of weights: step() = schedule, forward, sample, detokenize,
+ * emit.
+ *
+ * Owns the model, device, KV pool, scheduler and every sequence. All functions are called on one
+ * thread (engine_loop.h runs them on a thread of its own, behind two queues). No event is lost,
+ * doubled or reordered; a sequence ends with exactly one event with `finished` set.
+ */
+#ifndef RIDGE_ENGINE_ENGINE_H
+#define RIDGE_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "sample/sampler.h"
+#include "text/tokenizer.h"
+
+typedef struct engine engine;
+
+typedef struct {
+    const char *model_path;          /* a .gguf file */
+    int n_threads;                   /* 0: all usable */
+    const char *isa;                 /* NULL: best */
+    bool precise;                    /* f32 activations and cache */
+    uint32_t max_num_seqs;           /* running at once */
+    uint32_t max_num_batched_tokens; /* per step */
+    uint32_t max_model_len;          /* 0: the model's, cut to what the cache holds */
+    uint32_t block_size;
+    uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context */
+    const log_sink *log;     /* borrowed until engine_close */
+} engine_params;
+
+engine_params engine_params_default(void);
+
+typedef enum {
+    ENGINE_RUNNING,
+    ENGINE_STOP,
+    ENGINE_LENGTH,
+    ENGINE_CANCELLED,
+    ENGINE_ERROR
+} engine_finish;
+
+typedef struct {
+    const int32_t *prompt; /* [n_prompt >= 1], copied by submit */
+    size_t n_prompt;
+    uint32_t max_tokens; /* 0: until the context is full */
+    uint32_t min_tokens;
+    bool ignore_eos;
+    bool special;            /* control tokens appear in the text */
+    sampler_params sampling; /* bias is copied */
+    const char *const *stop; /* [n_stop] strings that end the text (not included), copied */
+    size_t n_stop;
+    const int32_t *stop_ids; /* [n_stop_ids] copied */
+    size_t n_stop_ids;
+    int priority;       /* lower is earlier */
+    bool prompt_logits; /* events carry logits of prompt rows too (score); see engine_logits_fn */
+    void *user;         /* returned in every event */
+} engine_request;
+
+typedef struct {
+    uint32_t prompt_tokens, completion_tokens, cached_tokens;
+    double queue_s, ttft_s,
+        decode_s;    /* arrival to first schedule; arrival to first token; first to last */
+    double mbu, mfu; /* of the steps it rode in; 0 when the roof is unknown */
+} engine_usage;
+
+/* One per sampled token, plus those that only finish. Borrowed until the next engine_step. */
+typedef struct {
+    uint64_t id;
+    void *user;
+    bool has_token;
+    sampler_result token; /* when has_token */
+    const char *text;     /* [n_text] whole UTF-8 characters; may be empty while held back */
+    size_t n_text;
+    engine_finish finish;     /* ENGINE_RUNNING until the last event */
+    const ridge_error *error; /* when ENGINE_ERROR */
+    engine_usage usage;       /* when finished */
+} engine_event;
+
+ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err) RIDGE_CHECKED;
+void engine_close(engine *e);
+
+/* Refused at once, with the numbers, when it can never fit. */
+ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id,
+                           ridge_error *err) RIDGE_CHECKED;
+/* The sequence's blocks are free when this returns; its last event (ENGINE_CANCELLED) comes next
+ * step. */
+void engine_cancel(engine *e, uint64_t id);
+/* One iteration; false when there is nothing to do. Events of the step: [*n_events]. */
+bool engine_step(engine *e, const engine_event **events, size_t *n_events);
+size_t engine_n_waiting(const engine *e);
+size_t engine_n_running(const engine *e);
+
+/* Called for every row with prompt_logits, in order of position: logits [n_vocab] after token
+ * `position`. */
+typedef void (*engine_logits_fn)(void *context, uint64_t id, uint32_t position,
+                                 const float *logits);
+void engine_on_logits(engine *e, engine_logits_fn fn, void *context);
+
+const tokenizer *engine_tokenizer(const engine *e);
+const char *engine_chat_template(const engine *e); /* from the file; NULL: none */
+int32_t engine_n_vocab(const engine *e);
+uint32_t engine_max_model_len(const engine *e);
+const char *
+engine_fingerprint(const engine *e); /* file, ISA path, KV type, precise, version: "fp_..." */
+void engine_check(const engine *e);  /* asserts the invariants of blocks and sequences */
+
+#endif
