@@ -27,10 +27,10 @@ void mem_unmap(void *p, size_t size);
 
 /* *out = a + b or a * b; false when the result does not fit size_t (then *out is untouched). */
 static inline bool mem_add(size_t a, size_t b, size_t *out) {
-    return !__builtin_add_overflow(a, b, out);
+    return b > SIZE_MAX - a ? false : (*out = a + b, true);
 }
 static inline bool mem_mul(size_t a, size_t b, size_t *out) {
-    return !__builtin_mul_overflow(a, b, out);
+    return b != 0 && a > SIZE_MAX / b ? false : (*out = a * b, true);
 }
 
 /* Grows an array of `size`-byte items to hold at least `need`, doubling. false: out of memory. */

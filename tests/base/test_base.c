@@ -112,6 +112,7 @@ typedef struct {
     atomic_int arrived;
     atomic_int faults;
     int rounds;
+    team *team;
 } crank;
 
 static void turn(void *context, int member, int n) {
@@ -119,30 +120,25 @@ static void turn(void *context, int member, int n) {
     (void)member;
     for (int i = 1; i <= c->rounds; i++) {
         atomic_fetch_add(&c->arrived, 1);
-        team *t = *(team **)(c + 1);
-        team_barrier(t);
+        team_barrier(c->team);
         if (atomic_load(&c->arrived) < i * n) atomic_fetch_add(&c->faults, 1);
-        team_barrier(t);
+        team_barrier(c->team);
     }
 }
 
 static void test_team_barrier(void **state) {
     (void)state;
-    struct {
-        crank c;
-        team *t;
-    } run = {0};
+    crank c = {.rounds = 200};
     for (int n = 1; n <= 4; n++) {
-        assert_int_equal(team_create(&run.t, n, NULL), RIDGE_OK);
+        assert_int_equal(team_create(&c.team, n, NULL), RIDGE_OK);
         for (int i = 0; i < 3; i++) {
-            run.c.rounds = 200;
-            atomic_store(&run.c.arrived, 0);
-            team_run(run.t, turn, &run.c);
-            assert_int_equal(run.c.arrived, 200 * n);
+            atomic_store(&c.arrived, 0);
+            team_run(c.team, turn, &c);
+            assert_int_equal(c.arrived, 200 * n);
         }
-        team_destroy(run.t);
+        team_destroy(c.team);
     }
-    assert_int_equal(run.c.faults, 0);
+    assert_int_equal(c.faults, 0);
 }
 
 int main(void) {
