@@ -3,7 +3,7 @@
  *
  * Owns the model, device, KV pool, scheduler and every sequence. All functions are called on one
  * thread (engine_loop.h runs them on a thread of its own, behind two queues). No event is lost,
- * doubled or reordered; a sequence ends with exactly one event with `finished` set.
+ * doubled or reordered; a sequence ends with exactly one event whose `finish` is not RUNNING.
  */
 #ifndef RIDGE_ENGINE_ENGINE_H
 #define RIDGE_ENGINE_ENGINE_H
@@ -46,7 +46,7 @@ typedef struct {
     const int32_t *prompt; /* [n_prompt >= 1], copied by submit */
     size_t n_prompt;
     uint32_t max_tokens; /* 0: until the context is full */
-    uint32_t min_tokens;
+    uint32_t min_tokens; /* until then neither end-of-generation tokens nor stop strings end it */
     bool ignore_eos;
     bool special;            /* control tokens appear in the text */
     sampler_params sampling; /* bias is copied */
@@ -54,10 +54,14 @@ typedef struct {
     size_t n_stop;
     const int32_t *stop_ids; /* [n_stop_ids] copied */
     size_t n_stop_ids;
-    int priority;       /* lower is earlier */
-    bool prompt_logits; /* events carry logits of prompt rows too (score); see engine_logits_fn */
-    void *user;         /* returned in every event */
+    int priority;        /* lower is earlier */
+    int prompt_logprobs; /* -1: none; else an event with is_prompt for each prompt token but the
+                            first, with this many alternatives (<= SAMPLER_MAX_LOGPROBS) */
+    bool prompt_logits;  /* engine_logits_fn is called for prompt rows (score) */
+    void *user;          /* returned in every event */
 } engine_request;
+
+engine_request engine_request_default(void); /* greedy, to the end of the context, no logprobs */
 
 typedef struct {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
@@ -70,8 +74,10 @@ typedef struct {
 typedef struct {
     uint64_t id;
     void *user;
-    bool has_token;
-    sampler_result token; /* when has_token */
+    bool has_token;    /* a token was sampled */
+    bool is_prompt;    /* (only with prompt_logprobs) `token` is that of the prompt at `position` */
+    uint32_t position; /* absolute position of the token */
+    sampler_result token; /* when has_token or is_prompt */
     const char *text;     /* [n_text] whole UTF-8 characters; may be empty while held back */
     size_t n_text;
     engine_finish finish;     /* ENGINE_RUNNING until the last event */
@@ -90,6 +96,15 @@ ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id,
 void engine_cancel(engine *e, uint64_t id);
 /* One iteration; false when there is nothing to do. Events of the step: [*n_events]. */
 bool engine_step(engine *e, const engine_event **events, size_t *n_events);
+typedef struct {
+    uint64_t n_waiting, n_running;
+    uint64_t kv_blocks, kv_blocks_used; /* of the KV groups together */
+    uint64_t steps, prompt_tokens, generation_tokens, preemptions;
+    uint64_t finished[ENGINE_ERROR + 1]; /* requests by engine_finish */
+    double step_s;                       /* time spent in steps */
+} engine_stats;
+
+void engine_get_stats(const engine *e, engine_stats *out);
 size_t engine_n_waiting(const engine *e);
 size_t engine_n_running(const engine *e);
 
