@@ -144,15 +144,23 @@ int cli_fail(const ridge_error *err) {
     return CLI_FAILED;
 }
 
-/* The model cache: $RIDGE_HOME, else ~/.cache/ridge; models lie in its folder models/. */
-static char *cache_path(const char *name) {
+char *cli_cache_path(const char *file) {
     const char *home = getenv("RIDGE_HOME"), *user = getenv("HOME");
     buf b = {0};
     if (home != NULL && home[0] != '\0')
-        buf_printf(&b, "%s/models/%s.gguf", home, name);
+        buf_printf(&b, "%s/%s", home, file);
     else
-        buf_printf(&b, "%s/.cache/ridge/models/%s.gguf", user != NULL ? user : "", name);
+        buf_printf(&b, "%s/.cache/ridge/%s", user != NULL ? user : "", file);
     return buf_take(&b);
+}
+
+/* Models lie in the cache's folder models/. */
+static char *cached_model(const char *name) {
+    buf file = {0};
+    buf_printf(&file, "models/%s.gguf", name);
+    char *path = file.failed ? NULL : cli_cache_path(file.data);
+    buf_free(&file);
+    return path;
 }
 
 ridge_status cli_model_path(char **out, const char *model, ridge_error *err) {
@@ -164,7 +172,7 @@ ridge_status cli_model_path(char **out, const char *model, ridge_error *err) {
     } else if (strchr(model, '/') != NULL || strstr(model, ".gguf") != NULL) {
         return error_set_errno(err, RIDGE_ENOTFOUND, "cannot open '%s'", model);
     } else {
-        path = cache_path(model);
+        path = cached_model(model);
         if (path != NULL && stat(path, &st) != 0) {
             mem_free(path);
             return RIDGE_FAIL(err, RIDGE_ENOTFOUND,

@@ -37,6 +37,9 @@ int cli_fail(const ridge_error *err);
 
 /* MODEL to a path: a file as it is; else a short name in the model cache. Owned (mem_free). */
 ridge_status cli_model_path(char **out, const char *model, ridge_error *err) RIDGE_CHECKED;
+/* A file of the model cache ($RIDGE_HOME, default ~/.cache/ridge): owned (mem_free); NULL: no
+ * memory. */
+char *cli_cache_path(const char *file);
 /* "smollm2-135m" from a path or a name: the file name without .gguf. Owned. */
 char *cli_model_name(const char *model);
 
@@ -47,6 +50,10 @@ const log_sink *cli_log(void);
  * full. */
 int cli_finish(int status);
 
+int cmd_bench(int argc, char **argv);
+int cmd_perplexity(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_score(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 
 #endif

@@ -119,7 +119,20 @@ const char *engine_chat_template(const engine *e); /* from the file; NULL: none 
 int32_t engine_n_vocab(const engine *e);
 uint32_t engine_max_model_len(const engine *e);
 const char *
-engine_fingerprint(const engine *e); /* file, ISA path, KV type, precise, version: "fp_..." */
-void engine_check(const engine *e);  /* asserts the invariants of blocks and sequences */
+engine_fingerprint(const engine *e);     /* file, ISA path, KV type, precise, version: "fp_..." */
+const char *engine_isa(const engine *e); /* "avx512" */
+int engine_n_threads(const engine *e);
+uint64_t engine_n_parameters(const engine *e);
+uint64_t engine_weight_bytes(const engine *e); /* bytes of weights that one decode step reads */
+uint64_t engine_kv_bytes_per_token(const engine *e);
+
+/* What the steps since the last call did, summed. */
+typedef struct {
+    double flops, weight_bytes, kv_bytes, seconds;
+    uint64_t n_steps;
+} engine_account;
+void engine_account_take(engine *e, engine_account *out);
+
+void engine_check(const engine *e); /* asserts the invariants of blocks and sequences */
 
 #endif

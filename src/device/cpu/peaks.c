@@ -1,0 +1,129 @@
+/* device/cpu/peaks: see peaks.h. */
+#include "device/cpu/peaks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/team.h"
+
+#define ARITHMETIC_SECONDS 0.05
+#define READ_PASSES 5
+
+static uint64_t read_portable(const void *data, size_t size) {
+    const uint64_t *p = data;
+    uint64_t acc[16] = {0};
+    for (size_t i = 0; i + 16 <= size / 8; i += 16)
+        for (int j = 0; j < 16; j++) acc[j] ^= p[i + j];
+    for (int j = 1; j < 16; j++) acc[0] ^= acc[j];
+    return acc[0];
+}
+
+/* The vectors start from volatile values: the compiler cannot know what the loop computes. */
+static int32_t int8_portable(long rounds) {
+    volatile int8_t seed = 3;
+    int32_t acc[16] = {0};
+    int8_t a[16], b[16];
+    for (int i = 0; i < 16; i++) a[i] = seed, b[i] = (int8_t)(seed + i);
+    for (long r = 0; r < rounds; r++) {
+        for (int i = 0; i < 16; i++) acc[i] += a[i] * b[i];
+        a[r & 15] ^= 1;
+    }
+    for (int i = 1; i < 16; i++) acc[0] ^= acc[i];
+    return acc[0];
+}
+
+static float f32_portable(long rounds) {
+    volatile float seed = 0.5f;
+    float acc[32], x = seed;
+    for (int i = 0; i < 32; i++) acc[i] = seed + (float)i;
+    for (long r = 0; r < rounds; r++)
+        for (int i = 0; i < 32; i++) acc[i] = acc[i] * x + x;
+    for (int i = 1; i < 32; i++) acc[0] += acc[i];
+    return acc[0];
+}
+
+const peaks_loops peaks_portable = {read_portable, int8_portable, f32_portable, 32, 64};
+
+typedef struct {
+    const peaks_loops *loops;
+    const unsigned char *data;
+    size_t size;
+    long rounds;
+    enum { RUN_TOUCH, RUN_READ, RUN_INT8, RUN_F32 } what;
+    atomic_ullong sink;
+} measure;
+
+static void measure_member(void *context, int member, int n) {
+    measure *m = context;
+    size_t share = m->size / (size_t)n / 4096 * 4096;
+    unsigned char *own = (unsigned char *)m->data + share * (size_t)member;
+    unsigned long long value = 0;
+    switch (m->what) {
+    case RUN_TOUCH: memset(own, member + 1, share); break;
+    case RUN_READ: value = m->loops->read(own, share); break;
+    case RUN_INT8: value = (unsigned long long)m->loops->int8(m->rounds); break;
+    case RUN_F32: value = (unsigned long long)(long long)m->loops->f32(m->rounds); break;
+    }
+    atomic_fetch_xor(&m->sink, value);
+}
+
+static double timed(team *t, measure *m) {
+    double start = clock_now_s();
+    team_run(t, measure_member, m);
+    return clock_now_s() - start;
+}
+
+/* Rounds per second of all members together, over at least ARITHMETIC_SECONDS; the best of three.
+ */
+static double rounds_per_s(team *t, measure *m) {
+    double seconds, best = 0;
+    for (m->rounds = 100000; (seconds = timed(t, m)) < ARITHMETIC_SECONDS; m->rounds *= 2) {
+    }
+    for (int i = 0; i < 3; i++) {
+        double rate = (double)m->rounds * team_size(t) / (seconds = timed(t, m));
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+static const peaks_loops *find_loops(const char *isa) {
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx512") == 0) return &peaks_avx512;
+    if (strcmp(isa, "avx2") == 0) return &peaks_avx2;
+#endif
+    return strcmp(isa, "portable") == 0 ? &peaks_portable : NULL;
+}
+
+ridge_status device_cpu_measure(roof_peaks *out, const char *isa, int n_threads, size_t working_set,
+                                ridge_error *err) {
+    measure m = {.loops = find_loops(isa)};
+    team *t = NULL;
+    if (m.loops == NULL) return RIDGE_FAIL(err, RIDGE_EINVAL, "no measurement for ISA '%s'", isa);
+    RIDGE_TRY(team_create(&t, n_threads, err));
+    m.size = working_set < ((size_t)1 << 20) ? (size_t)1 << 20 : working_set;
+    unsigned char *data = mem_map(m.size);
+    if (data == NULL) {
+        team_destroy(t);
+        return RIDGE_FAIL(err, RIDGE_ENOMEM, "%zu bytes to measure the bandwidth on", m.size);
+    }
+    m.data = data;
+    m.what = RUN_TOUCH;
+    timed(t, &m);
+    m.what = RUN_READ;
+    double bytes = (double)(m.size / (size_t)n_threads / 4096 * 4096) * n_threads;
+    roof_peaks peaks = {0};
+    for (int i = 0; i < READ_PASSES; i++) {
+        double rate = bytes / timed(t, &m);
+        if (rate > peaks.read_bytes_per_s) peaks.read_bytes_per_s = rate;
+    }
+    m.what = RUN_INT8;
+    peaks.int8_ops_per_s = rounds_per_s(t, &m) * m.loops->int8_ops_per_round;
+    m.what = RUN_F32;
+    peaks.f32_flops_per_s = rounds_per_s(t, &m) * m.loops->f32_flops_per_round;
+    mem_unmap(data, m.size);
+    team_destroy(t);
+    *out = peaks;
+    return RIDGE_OK;
+}
