@@ -1,0 +1,42 @@
+"""Shared by the scripts of bench/: the program, the model cache, tables."""
+import json
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = ROOT.parent / "shared" / "golden"
+BINARY = os.environ.get("RIDGE_BIN") or str(ROOT / "build" / "release" / "ridge")
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "gemma3-270m")
+
+
+def model_path(name):
+    """A file as it is, else a model of the cache by its short name."""
+    if os.path.exists(name):
+        return name
+    home = pathlib.Path(os.environ.get("RIDGE_HOME") or pathlib.Path.home() / ".cache" / "ridge")
+    path = home / "models" / f"{name}.gguf"
+    if not path.exists():
+        raise SystemExit(f"no model {name}: scripts/get-model {name}")
+    return str(path)
+
+
+def short_name(path):
+    return pathlib.Path(path).name.removesuffix(".gguf")
+
+
+def run_json(command, **kw):
+    """The JSON that a command prints; ends the program with the command's stderr where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, **kw)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def print_table(head, rows):
+    """GitHub's tables, as the pages in docs/ use them."""
+    cells = [list(map(str, row)) for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    cells.insert(1, ["-" * w for w in widths])
+    for row in cells:
+        print("| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths)) + " |")
