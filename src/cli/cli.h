@@ -55,5 +55,6 @@ int cmd_perplexity(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_version(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
 
 #endif

@@ -8,6 +8,7 @@ static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } commands[] = {
+    {"inspect", "what a model file holds", cmd_inspect},
     {"version", "print the version", cmd_version},
 };
 

@@ -251,12 +251,28 @@ static const gguf_entry *find_key(const gguf *g, const char *key) {
     return slot != 0 ? &g->keys[slot - 1] : NULL;
 }
 
+bool gguf_has(const gguf *g, const char *key, gguf_type *type) {
+    const gguf_entry *e = find_key(g, key);
+    if (e != NULL && type != NULL) *type = e->type;
+    return e != NULL;
+}
+
 bool gguf_get_u64(const gguf *g, const char *key, uint64_t *out) {
     const gguf_entry *e = find_key(g, key);
     uint64_t v;
     bool negative;
     if (e == NULL || !gguf_load_integer(e->type, e->value, &v, &negative) || negative) return false;
     *out = v;
+    return true;
+}
+
+bool gguf_get_i64(const gguf *g, const char *key, int64_t *out) {
+    const gguf_entry *e = find_key(g, key);
+    uint64_t v;
+    bool negative;
+    if (e == NULL || !gguf_load_integer(e->type, e->value, &v, &negative)) return false;
+    if (!negative && v > INT64_MAX) return false;
+    *out = (int64_t)v;
     return true;
 }
 

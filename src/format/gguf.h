@@ -1,8 +1,10 @@
 /* format/gguf: GGUF v2/v3 files, little-endian, memory-mapped, split files joined.
  *
  * Every count, length, offset, dimension, type and alignment is checked against the file before
- * use. Owns the mapping; all pointers and strings borrow from it until gguf_close. Read-only after
- * open, so any thread may read. Knows nothing of models. Spec: ggml docs/gguf.md.
+ * use; what has no use in a model is refused: duplicate names, arrays of arrays, tensors without
+ * dimensions, with a dimension of 0, out of order or overlapping. A file without tensors (only a
+ * vocabulary) is fine. Owns the mapping; all pointers and strings borrow from it until gguf_close.
+ * Read-only after open, so any thread may read. Knows nothing of models. Spec: ggml docs/gguf.md.
  */
 #ifndef RIDGE_FORMAT_GGUF_H
 #define RIDGE_FORMAT_GGUF_H
@@ -42,26 +44,30 @@ typedef struct {
     char name[128]; /* NUL-terminated copy */
     quant_type type;
     int n_dims;
-    uint64_t dims[GGUF_MAX_DIMS]; /* dims[0] is contiguous: a matrix [rows=dims[1], cols=dims[0]] */
+    uint64_t dims[GGUF_MAX_DIMS]; /* dims[0] is contiguous: a matrix [rows=dims[1], cols=dims[0]];
+                                     none is 0, those from n_dims on are 1 */
     const void *data;             /* [size_bytes] in the mapping */
     size_t size_bytes;
 } gguf_tensor;
 
 /* path: a .gguf file; the first (or any) part of a split opens all parts. *out untouched on error.
- */
+ * RIDGE_ENOTFOUND: a file or part is missing; RIDGE_EUNSUPPORTED: sound, but a version, byte order
+ * or tensor type that we don't have; RIDGE_EFORMAT: malformed or truncated. */
 ridge_status gguf_open(gguf **out, const char *path, ridge_error *err) RIDGE_CHECKED;
 void gguf_close(gguf *g); /* NULL allowed */
 
 /* Metadata. A getter returns false when the key is absent or of an unfitting type (integers of any
  * width convert when the value fits). */
+bool gguf_has(const gguf *g, const char *key, gguf_type *type); /* type: NULL allowed */
 bool gguf_get_u64(const gguf *g, const char *key, uint64_t *out);
+bool gguf_get_i64(const gguf *g, const char *key, int64_t *out);
 bool gguf_get_f64(const gguf *g, const char *key, double *out); /* any number */
 bool gguf_get_bool(const gguf *g, const char *key, bool *out);
 bool gguf_get_string(const gguf *g, const char *key, gguf_string *out);
-/* Arrays: the element type and count; then elements by index. */
+/* Arrays: the element type and count; then all n elements. */
 bool gguf_get_array(const gguf *g, const char *key, gguf_type *type, size_t *n);
 bool gguf_array_string(const gguf *g, const char *key, gguf_string *out /* [n] */, size_t n);
-bool gguf_array_f32(const gguf *g, const char *key, float *out /* [n] */, size_t n);
+bool gguf_array_f32(const gguf *g, const char *key, float *out /* [n]; f32 and f64 */, size_t n);
 bool gguf_array_i64(const gguf *g, const char *key, int64_t *out /* [n]; integers and bools */,
                     size_t n);
 size_t gguf_n_keys(const gguf *g);

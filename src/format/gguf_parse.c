@@ -24,7 +24,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are read in pl
 
 typedef struct {
     const unsigned char *data;
-    size_t size, at; /* at <= size */
+    size_t size, at;  /* at <= size */
+    const char *part; /* what is being read: "key", ... */
+    const char *name; /* and its name; NULL before it is known */
     ridge_error *err;
 } reader;
 
@@ -93,48 +95,53 @@ static void note_offset(const reader *r) {
     if (r->err != NULL && r->err->code == RIDGE_OK) r->err->offset = r->at;
 }
 
-static ridge_status need(const reader *r, uint64_t n, const char *what) {
+static ridge_status need(const reader *r, uint64_t n) {
     if (n <= r->size - r->at) return RIDGE_OK;
-    return FAIL(r, "the file ends inside %s: %llu bytes needed at offset %zu, %zu left", what,
-                (unsigned long long)n, r->at, r->size - r->at);
+    return FAIL(r, "the file ends inside a %s%s%.100s%s: %llu bytes needed at offset %zu, %zu left",
+                r->part, r->name != NULL ? " '" : "", r->name != NULL ? r->name : "",
+                r->name != NULL ? "'" : "", (unsigned long long)n, r->at, r->size - r->at);
 }
 
-static ridge_status read_u32(reader *r, uint32_t *out, const char *what) {
-    RIDGE_TRY(need(r, sizeof *out, what));
+static ridge_status read_u32(reader *r, uint32_t *out) {
+    RIDGE_TRY(need(r, sizeof *out));
     *out = load_u32(r->data + r->at);
     r->at += sizeof *out;
     return RIDGE_OK;
 }
 
-static ridge_status read_u64(reader *r, uint64_t *out, const char *what) {
-    RIDGE_TRY(need(r, sizeof *out, what));
+static ridge_status read_u64(reader *r, uint64_t *out) {
+    RIDGE_TRY(need(r, sizeof *out));
     *out = gguf_load_u64(r->data + r->at);
     r->at += sizeof *out;
     return RIDGE_OK;
 }
 
-static ridge_status read_string(reader *r, gguf_string *out, const char *what) {
+static ridge_status read_string(reader *r, gguf_string *out) {
     uint64_t n;
-    RIDGE_TRY(read_u64(r, &n, what));
-    RIDGE_TRY(need(r, n, what));
+    RIDGE_TRY(read_u64(r, &n));
+    RIDGE_TRY(need(r, n));
     *out = (gguf_string){(const char *)r->data + r->at, (size_t)n};
     r->at += (size_t)n;
     return RIDGE_OK;
 }
 
 /* Names are printed in messages and tables, so what a terminal would obey is refused here. */
-static ridge_status read_name(reader *r, gguf_string *out, size_t limit, const char *what) {
+static ridge_status read_name(reader *r, const char *part, size_t limit, gguf_string *out) {
     size_t begin = r->at;
-    RIDGE_TRY(read_string(r, out, what));
+    r->part = part;
+    r->name = NULL;
+    RIDGE_TRY(read_string(r, out));
     bool clean = utf8_valid(out->data, out->len);
     for (size_t i = 0; i < out->len && clean; i++)
         clean = (unsigned char)out->data[i] >= 0x20 && out->data[i] != 0x7f;
     if (out->len != 0 && out->len <= limit && clean) return RIDGE_OK;
     r->at = begin;
-    if (out->len == 0) return FAIL(r, "%s at offset %zu is empty", what, begin);
+    if (out->len == 0) return FAIL(r, "the %s's name at offset %zu is empty", part, begin);
     if (!clean)
-        return FAIL(r, "%s at offset %zu has a control character or is not UTF-8", what, begin);
-    return FAIL(r, "%s at offset %zu has %zu bytes, limit %zu", what, begin, out->len, limit);
+        return FAIL(r, "the %s's name at offset %zu has a control character or is not UTF-8", part,
+                    begin);
+    return FAIL(r, "the %s's name at offset %zu has %zu bytes, limit %zu", part, begin, out->len,
+                limit);
 }
 
 static ridge_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
@@ -144,7 +151,7 @@ static ridge_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_keys
         return FAIL(r, "not a GGUF file: it begins with bytes %02x %02x %02x %02x, not 'GGUF'",
                     r->data[0], r->data[1], r->data[2], r->data[3]);
     r->at = 4;
-    RIDGE_TRY(read_u32(r, &version, "the header"));
+    RIDGE_TRY(read_u32(r, &version));
     if (version == 1)
         return RIDGE_FAIL(r->err, RIDGE_EUNSUPPORTED,
                           "GGUF version 1; versions 2 and 3 are supported (convert it again)");
@@ -155,8 +162,8 @@ static ridge_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_keys
         return RIDGE_FAIL(r->err, RIDGE_EUNSUPPORTED,
                           "GGUF version %u; versions 2 and 3 are supported", version);
     }
-    RIDGE_TRY(read_u64(r, n_tensors, "the header"));
-    RIDGE_TRY(read_u64(r, n_keys, "the header"));
+    RIDGE_TRY(read_u64(r, n_tensors));
+    RIDGE_TRY(read_u64(r, n_keys));
     size_t left = r->size - r->at;
     if (*n_keys > left / MIN_KEY_BYTES || *n_keys > GGUF_MAX_KEYS)
         return FAIL(r, "the header promises %llu keys; %zu bytes are left, and the limit is %d",
@@ -176,8 +183,8 @@ static ridge_status check_bools(const reader *r, const gguf_entry *e) {
 
 static ridge_status read_array(reader *r, gguf_entry *e) {
     uint32_t element;
-    RIDGE_TRY(read_u32(r, &element, e->name));
-    RIDGE_TRY(read_u64(r, &e->n, e->name));
+    RIDGE_TRY(read_u32(r, &element));
+    RIDGE_TRY(read_u64(r, &e->n));
     if (element == GGUF_ARRAY)
         return FAIL(r, "key '%.100s': an array of arrays; no model has one", e->name);
     if (element >= N_TYPES)
@@ -194,7 +201,7 @@ static ridge_status read_array(reader *r, gguf_entry *e) {
         return element == GGUF_BOOL ? check_bools(r, e) : RIDGE_OK;
     }
     gguf_string s;
-    for (uint64_t i = 0; i < e->n; i++) RIDGE_TRY(read_string(r, &s, e->name));
+    for (uint64_t i = 0; i < e->n; i++) RIDGE_TRY(read_string(r, &s));
     return RIDGE_OK;
 }
 
@@ -202,12 +209,12 @@ static ridge_status read_value(reader *r, gguf_entry *e) {
     if (e->type == GGUF_ARRAY) return read_array(r, e);
     if (e->type == GGUF_STRING) {
         gguf_string s;
-        RIDGE_TRY(read_string(r, &s, e->name));
+        RIDGE_TRY(read_string(r, &s));
         e->value = (const unsigned char *)s.data;
         e->n = s.len;
         return RIDGE_OK;
     }
-    RIDGE_TRY(need(r, types[e->type].bytes, e->name));
+    RIDGE_TRY(need(r, types[e->type].bytes));
     e->value = r->data + r->at;
     e->n = 1;
     r->at += types[e->type].bytes;
@@ -218,12 +225,13 @@ static ridge_status read_key(reader *r, gguf_part *part) {
     gguf_string name;
     gguf_entry e = {0};
     uint32_t type;
-    RIDGE_TRY(read_name(r, &name, GGUF_MAX_KEY_BYTES, "a key"));
+    RIDGE_TRY(read_name(r, "key", GGUF_MAX_KEY_BYTES, &name));
     e.name = arena_strndup(&part->names, name.data, name.len);
     if (e.name == NULL ||
         !mem_grow((void **)&part->keys, &part->keys_capacity, part->n_keys + 1, sizeof *part->keys))
         return RIDGE_FAIL(r->err, RIDGE_ENOMEM, "table of %zu keys", part->n_keys + 1);
-    RIDGE_TRY(read_u32(r, &type, e.name));
+    r->name = e.name;
+    RIDGE_TRY(read_u32(r, &type));
     if (type >= N_TYPES)
         return FAIL(r, "key '%.100s': type %u, expected 0 to %zu", e.name, type, N_TYPES - 1);
     e.type = (gguf_type)type;
@@ -251,7 +259,7 @@ static ridge_status size_tensor(const reader *r, gguf_tensor *t) {
 
 static ridge_status read_type(reader *r, gguf_tensor *t) {
     uint32_t type;
-    RIDGE_TRY(read_u32(r, &type, t->name));
+    RIDGE_TRY(read_u32(r, &type));
     t->type = (quant_type)type;
     if (quant_name(t->type) != NULL) return RIDGE_OK;
     const char *name = quant_known_name(type);
@@ -268,21 +276,22 @@ static ridge_status read_tensor(reader *r, gguf_tensor *t) {
     gguf_string name;
     uint32_t n_dims;
     uint64_t offset;
-    RIDGE_TRY(read_name(r, &name, sizeof t->name - 1, "a tensor's name"));
+    RIDGE_TRY(read_name(r, "tensor", sizeof t->name - 1, &name));
     memcpy(t->name, name.data, name.len);
-    RIDGE_TRY(read_u32(r, &n_dims, t->name));
+    r->name = t->name;
+    RIDGE_TRY(read_u32(r, &n_dims));
     if (n_dims == 0 || n_dims > GGUF_MAX_DIMS)
         return FAIL(r, "tensor '%s': %u dimensions, expected 1 to %d", t->name, n_dims,
                     GGUF_MAX_DIMS);
     t->n_dims = (int)n_dims;
     for (int i = 0; i < GGUF_MAX_DIMS; i++) {
         t->dims[i] = 1;
-        if (i < t->n_dims) RIDGE_TRY(read_u64(r, &t->dims[i], t->name));
+        if (i < t->n_dims) RIDGE_TRY(read_u64(r, &t->dims[i]));
     }
     RIDGE_TRY(read_type(r, t));
     RIDGE_TRY(size_tensor(r, t));
     t->data = r->data + r->at;
-    return read_u64(r, &offset, t->name);
+    return read_u64(r, &offset);
 }
 
 static const gguf_entry *find_key(const gguf_part *part, const char *name) {
@@ -372,7 +381,7 @@ static ridge_status read_tensors(reader *r, gguf_part *part, uint64_t n, size_t 
 }
 
 ridge_status gguf_parse(gguf_part *part, ridge_error *err) {
-    reader r = {.data = part->data, .size = part->size, .err = err};
+    reader r = {.data = part->data, .size = part->size, .part = "header", .err = err};
     uint64_t n_tensors = 0, n_keys = 0;
     size_t alignment;
     RIDGE_TRY(read_header(&r, &n_tensors, &n_keys));
