@@ -3,17 +3,24 @@
  * Order: penalties, logit_bias, temperature, top_k, top_p (renormalised), min_p; ties to the lower
  * id; one uniform draw per absolute position (Philox4x32-10 keyed by seed, choice index and
  * position; Salmon et al., SC'11), inverse CDF in id order. temperature 0: argmax after penalties
- * and bias. Reported log-probabilities are of the raw logits.
+ * and bias. Reported log-probabilities are of the raw logits. min_p is relative to the most likely
+ * token after temperature.
+ *
+ * Defined outcomes for hostile logits: NaN counts as -inf and +inf as the largest float; when every
+ * token is at -inf the lowest id that is not banned is drawn. A log-probability is never positive,
+ * NaN or infinite: its floor is SAMPLER_LOGPROB_FLOOR.
  */
 #ifndef RIDGE_SAMPLE_SAMPLER_H
 #define RIDGE_SAMPLE_SAMPLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
 
 #define SAMPLER_MAX_LOGPROBS 20
+#define SAMPLER_LOGPROB_FLOOR (-9999.0f)
 
 typedef struct {
     int32_t id;
@@ -32,6 +39,8 @@ typedef struct {
     uint32_t choice;          /* index among n choices */
     const sampler_bias *bias; /* [n_bias], owned by the request */
     size_t n_bias;
+    const int32_t *banned; /* [n_banned] ids never drawn (end tokens before min_tokens) */
+    size_t n_banned;
     int n_logprobs; /* -1: none; 0: the token's own; up to SAMPLER_MAX_LOGPROBS more */
 } sampler_params;
 
@@ -57,17 +66,30 @@ typedef struct sampler sampler; /* scratch for one thread; a struct per engine *
 ridge_status sampler_create(sampler **out, int32_t n_vocab, ridge_error *err) RIDGE_CHECKED;
 void sampler_destroy(sampler *s);
 
-/* Per-sequence token counts for the penalties; NULL-safe when no penalty is on. */
+/* Per-sequence token counts for the penalties; a request without penalties needs none. Room for
+ * max_tokens additions (prompt and output) is made at once: adding never fails. */
 typedef struct sampler_counts sampler_counts;
-ridge_status sampler_counts_create(sampler_counts **out, int32_t n_vocab,
+bool sampler_needs_counts(const sampler_params *p);
+ridge_status sampler_counts_create(sampler_counts **out, size_t max_tokens,
                                    ridge_error *err) RIDGE_CHECKED;
-void sampler_counts_add(sampler_counts *c, int32_t id, int is_output);
+void sampler_counts_add(sampler_counts *c, int32_t id, bool is_output);
 void sampler_counts_destroy(sampler_counts *c);
 
-/* logits [n_vocab] are not changed. position: the absolute position of the token being drawn. */
+/* logits [n_vocab] are not changed; counts may be NULL. position: the absolute position of the
+ * token being drawn. */
 void sampler_draw(sampler *s, const sampler_params *p, const sampler_counts *counts,
                   const float *logits, uint64_t position, sampler_result *out);
-/* log sum exp of logits [n] in double, in index order: the denominator of every log-probability. */
+/* What `id` would report had it been drawn: its log-probability and the n_logprobs alternatives
+ * (prompt log-probabilities). */
+void sampler_describe(const sampler *s, const float *logits, int32_t id, int n_logprobs,
+                      sampler_result *out);
+/* The n most likely ids, most likely first, ties to the lower id; returns how many (< n when fewer
+ * than n logits are above -inf). */
+size_t sampler_top(const float *logits, size_t n_vocab, int32_t *ids /* [n] */, size_t n);
+/* log sum exp of logits [n], summed in double in index order: the denominator of every
+ * log-probability. */
 double sampler_logsumexp(const float *logits, size_t n);
+/* logit - logsumexp as it is reported: finite and at most 0. */
+float sampler_logprob_of(float logit, double logsumexp);
 
 #endif

@@ -1,0 +1,14 @@
+/* sample/: what sampler.c and its tests share with counts.c. */
+#ifndef RIDGE_SAMPLE_SAMPLER_INTERNAL_H
+#define RIDGE_SAMPLE_SAMPLER_INTERNAL_H
+
+#include "sample/sampler.h"
+
+/* Applies repetition, presence and frequency penalties to logits [n_vocab] in place. */
+void sampler_counts_apply(const sampler_counts *c, const sampler_params *p, float *logits);
+
+/* For tests: after a sampler_draw with temperature > 0, the ids among which it chose, in id order;
+ * returns how many. */
+size_t sampler_last_kept(const sampler *s, int32_t *ids /* [n_vocab] */);
+
+#endif
