@@ -1,0 +1,55 @@
+/* sched/scheduler: which tokens of which sequences the next step computes, and who gets the blocks.
+ *
+ * Each step, within a budget of tokens: every running sequence one token, then what they still lack
+ * (chunks of prompts), then waiting ones in (priority, arrival) order while there are places and
+ * blocks. A sequence is let in when the pool holds all its tokens; those blocks are its own from
+ * then on, so only growing past them can find the pool dry. Then the last of the running ones, in
+ * the served order, loses its blocks, waits again and recomputes: the first always goes on.
+ *
+ * Pure: no clock, no device, no I/O, no allocation in a step. One thread. Owns the pools; sequences
+ * belong to the engine, which leaves them alone between sched_plan and sched_commit.
+ */
+#ifndef RIDGE_SCHED_SCHEDULER_H
+#define RIDGE_SCHED_SCHEDULER_H
+
+#include "sched/sequence.h"
+
+typedef struct scheduler scheduler;
+
+typedef struct {
+    uint32_t max_num_seqs;           /* running at once */
+    uint32_t max_num_batched_tokens; /* in one step */
+    uint32_t block_size, n_blocks;   /* n_blocks in every group */
+    uint32_t n_groups;
+} sched_params;
+
+ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *err) RIDGE_CHECKED;
+void sched_destroy(scheduler *s); /* no sequence may be left in it; NULL allowed */
+
+/* Could a sequence of n_tokens ever run alone? What this refuses would wait for ever. */
+bool sched_fits(const scheduler *s, uint32_t n_tokens);
+void sched_add(scheduler *s, sequence *q); /* SEQUENCE_NEW -> SEQUENCE_WAITING */
+/* Takes it out, wherever it is, and frees its blocks -> SEQUENCE_DONE. Not between plan and commit.
+ */
+void sched_remove(scheduler *s, sequence *q);
+
+/* The sequences with n_scheduled > 0, in the served order; borrowed until the next call. Empty when
+ * there is nothing to do. */
+typedef struct {
+    sequence *const *sequences; /* [n_sequences] */
+    uint32_t n_sequences, n_tokens;
+    uint32_t n_preempted; /* in making this plan */
+} sched_plan;
+
+sched_plan sched_next(scheduler *s);
+/* What was planned has been computed. */
+void sched_commit(scheduler *s);
+
+uint32_t sched_n_waiting(const scheduler *s);
+uint32_t sched_n_running(const scheduler *s);
+uint32_t sched_n_blocks_free(const scheduler *s, uint32_t group);
+/* Asserts: every held block is in exactly one table of a running sequence; waiting ones hold none;
+ * queues are in order and counted. */
+void sched_check(const scheduler *s);
+
+#endif

@@ -1,0 +1,47 @@
+/* sched/sequence: one request on its way: tokens, how many of them are computed, and its blocks.
+ *
+ * There is no prefill and no decode: a sequence with more tokens than computed tokens has work.
+ * A new prompt, a chunk of one, a sampled token and a sequence that comes back from preemption are
+ * all that same thing. When computed catches up with tokens, the engine samples one more.
+ *
+ * The engine embeds it at the head of its request. Who sets what: the engine the identity and the
+ * tokens; the scheduler everything below "scheduler's".
+ */
+#ifndef RIDGE_SCHED_SEQUENCE_H
+#define RIDGE_SCHED_SEQUENCE_H
+
+#include <stdbool.h>
+
+#include "kv/table.h"
+
+#define SEQUENCE_MAX_GROUPS 4
+
+typedef enum { SEQUENCE_NEW, SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_DONE } sequence_state;
+
+typedef struct sequence sequence;
+struct sequence {
+    uint64_t id; /* order of arrival */
+    int priority;
+    int32_t *tokens; /* [n_tokens] of [max_tokens]: prompt, then output */
+    uint32_t n_tokens, n_prompt, max_tokens;
+    /* scheduler's */
+    sequence_state state;
+    uint32_t n_computed;  /* tokens [0, n_computed) are in the cache */
+    uint32_t n_scheduled; /* of this step: [n_computed, n_computed + n_scheduled) */
+    uint32_t n_preempted; /* how often */
+    uint32_t n_groups;
+    kv_table tables[SEQUENCE_MAX_GROUPS];
+    sequence *next, *previous; /* in its queue */
+};
+
+/* Copies the prompt and makes room for max_tokens tokens in all (>= n_prompt >= 1), and for their
+ * blocks in every group. */
+ridge_status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt,
+                           uint32_t max_tokens, uint32_t block_size, uint32_t n_groups,
+                           ridge_error *err) RIDGE_CHECKED;
+void sequence_deinit(sequence *s); /* its blocks must be released; a zeroed one is allowed */
+void sequence_append(sequence *s, int32_t token);
+/* The served order: smaller priority, then earlier arrival. */
+bool sequence_before(const sequence *a, const sequence *b);
+
+#endif
