@@ -1,0 +1,208 @@
+/* model/forward: the transformer, as the paper has it, as a list of operations.
+ *
+ *     x = embed(token)
+ *     for each layer:  x += attention(norm(x));  x += feed_forward(norm(x))
+ *     logits = head(norm(x))
+ *
+ * The list is built once. Activation values are reused from layer to layer: each is written before
+ * it is read again.
+ */
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/model_internal.h"
+
+enum {
+    X,
+    NORMED,
+    Q,
+    K,
+    V,
+    MIXED,
+    DELTA,
+    GATE,
+    UP,
+    HIDDEN,
+    WANTED,
+    WANTED_NORMED,
+    LOGITS,
+    N_VALUES
+};
+
+#define MAX_OPS_PER_LAYER 24
+#define MAX_OPS_OUTSIDE 8
+
+typedef struct {
+    const model *m;
+    dev_program *p;
+} builder;
+
+static dev_op *add_op(builder *b, dev_op_kind kind, dev_value in, dev_value out) {
+    dev_op *op = &b->p->ops[b->p->n_ops++];
+    *op = (dev_op){.kind = kind, .in = {in, DEV_NONE}, .out = {out, DEV_NONE, DEV_NONE}};
+    return op;
+}
+
+static void rms_norm(builder *b, dev_value in, dev_value out, const dev_weight *w,
+                     uint32_t head_dim) {
+    dev_op *op = add_op(b, DEV_RMS_NORM, in, out);
+    op->w[0] = w;
+    op->eps = b->m->config.norm_eps;
+    op->head_dim = head_dim;
+}
+
+static dev_op *linear(builder *b, dev_value in, dev_value out, const dev_weight *w,
+                      const dev_weight *bias) {
+    dev_op *op = add_op(b, DEV_LINEAR, in, out);
+    op->w[0] = w;
+    op->bias[0] = bias;
+    op->n_weights = 1;
+    return op;
+}
+
+/* One more matrix over the same input. */
+static void linear_also(dev_op *op, dev_value out, const dev_weight *w, const dev_weight *bias) {
+    op->out[op->n_weights] = out;
+    op->w[op->n_weights] = w;
+    op->bias[op->n_weights] = bias;
+    op->n_weights++;
+}
+
+static void rope(builder *b, dev_value x, uint32_t n_heads, bool window) {
+    const model *m = b->m;
+    dev_op *op = add_op(b, DEV_ROPE, x, x);
+    op->n_heads = n_heads;
+    op->head_dim = m->config.head_dim;
+    op->n_rot = m->config.rope.n_rot;
+    op->rope_neox = m->config.rope.neox;
+    op->rope_inv_freq = window ? m->rope_window : m->rope_full;
+    op->rope_mscale = window ? 1 : m->rope_mscale;
+}
+
+static void residual(builder *b, dev_value delta) {
+    add_op(b, DEV_ADD, X, X)->in[1] = delta;
+}
+
+/* The place of a layer in the cache, and the shape of its heads. */
+static void set_heads(builder *b, dev_op *op, const model_layer *layer) {
+    const model_config *c = &b->m->config;
+    op->head_dim = c->head_dim;
+    op->n_heads = c->n_heads;
+    op->n_kv_heads = c->n_kv_heads;
+    op->window = layer->window;
+    op->group = layer->group;
+    op->layer = layer->layer_in_group;
+}
+
+static void attention(builder *b, const model_layer *layer) {
+    const model_config *c = &b->m->config;
+    rms_norm(b, X, NORMED, layer->attn_norm, 0);
+    dev_op *qkv = linear(b, NORMED, Q, layer->q, layer->q_bias);
+    linear_also(qkv, K, layer->k, layer->k_bias);
+    linear_also(qkv, V, layer->v, layer->v_bias);
+    if (c->qk_norm) {
+        rms_norm(b, Q, Q, layer->q_norm, c->head_dim);
+        rms_norm(b, K, K, layer->k_norm, c->head_dim);
+    }
+    rope(b, Q, c->n_heads, layer->window > 0);
+    rope(b, K, c->n_kv_heads, layer->window > 0);
+    dev_op *write = add_op(b, DEV_KV_WRITE, K, DEV_NONE);
+    write->in[1] = V;
+    set_heads(b, write, layer);
+    dev_op *mix = add_op(b, DEV_ATTENTION, Q, MIXED);
+    set_heads(b, mix, layer);
+    mix->scale = c->attn_scale;
+    mix->softcap = c->attn_softcap;
+    linear(b, MIXED, DELTA, layer->attn_out, layer->attn_out_bias);
+    if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->attn_post_norm, 0);
+    residual(b, DELTA);
+}
+
+static void feed_forward(builder *b, const model_layer *layer) {
+    const model_config *c = &b->m->config;
+    rms_norm(b, X, NORMED, layer->ffn_norm, 0);
+    linear_also(linear(b, NORMED, GATE, layer->gate, NULL), UP, layer->up, NULL);
+    dev_op *glu = add_op(b, DEV_GLU, GATE, HIDDEN);
+    glu->in[1] = UP;
+    glu->activation = c->gelu ? DEV_GELU_TANH : DEV_SILU;
+    linear(b, HIDDEN, DELTA, layer->down, NULL);
+    if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->ffn_post_norm, 0);
+    residual(b, DELTA);
+}
+
+static void head(builder *b) {
+    const model *m = b->m;
+    b->p->head_start = b->p->n_ops;
+    add_op(b, DEV_GATHER, X, WANTED);
+    rms_norm(b, WANTED, WANTED_NORMED, m->out_norm, 0);
+    linear(b, WANTED_NORMED, LOGITS, m->head, NULL);
+    if (m->config.final_softcap > 0)
+        add_op(b, DEV_SOFTCAP, LOGITS, LOGITS)->softcap = m->config.final_softcap;
+}
+
+static void set_widths(const model_config *c, uint32_t *widths) {
+    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const uint32_t table[N_VALUES] = {[X] = c->n_embd,
+                                      [NORMED] = c->n_embd,
+                                      [Q] = q,
+                                      [K] = kv,
+                                      [V] = kv,
+                                      [MIXED] = q,
+                                      [DELTA] = c->n_embd,
+                                      [GATE] = c->n_ff,
+                                      [UP] = c->n_ff,
+                                      [HIDDEN] = c->n_ff,
+                                      [WANTED] = c->n_embd,
+                                      [WANTED_NORMED] = c->n_embd,
+                                      [LOGITS] = c->n_vocab};
+    memcpy(widths, table, sizeof table);
+}
+
+ridge_status model_build_program(model *m, ridge_error *err) {
+    const model_config *c = &m->config;
+    dev_program *p = &m->program;
+    p->ops = mem_zalloc(c->n_layers * MAX_OPS_PER_LAYER + MAX_OPS_OUTSIDE, sizeof *p->ops);
+    p->widths = mem_zalloc(N_VALUES, sizeof *p->widths);
+    if (p->ops == NULL || p->widths == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the program");
+    p->n_values = N_VALUES;
+    p->n_vocab = c->n_vocab;
+    set_widths(c, p->widths);
+    builder b = {m, p};
+    dev_op *embed = add_op(&b, DEV_EMBED, DEV_NONE, X);
+    embed->w[0] = m->embedding;
+    embed->scale = c->embed_scale;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        attention(&b, &m->layers[i]);
+        feed_forward(&b, &m->layers[i]);
+    }
+    head(&b);
+    return RIDGE_OK;
+}
+
+ridge_status model_open(model **out, const gguf *g, device *dev, const log_sink *log,
+                        ridge_error *err) {
+    model *m = mem_zalloc(1, sizeof *m);
+    if (m == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the model");
+    m->dev = dev;
+    ridge_status status = model_config_read(&m->config, g, err);
+    if (status == RIDGE_OK) status = model_load_weights(m, g, log, err);
+    if (status == RIDGE_OK) status = model_build_program(m, err);
+    if (status != RIDGE_OK) {
+        model_close(m);
+        return status;
+    }
+    *out = m;
+    return RIDGE_OK;
+}
+
+void model_close(model *m) {
+    if (m == NULL) return;
+    for (size_t i = 0; i < m->n_weights; i++) m->dev->vtable->weight_free(m->dev, m->weights[i]);
+    mem_free(m->weights);
+    mem_free(m->layers);
+    mem_free(m->rope_full);
+    mem_free(m->rope_window);
+    mem_free(m->program.ops);
+    mem_free(m->program.widths);
+    mem_free(m);
+}
