@@ -54,7 +54,8 @@ typedef struct {
     size_t n_stop;
     const int32_t *stop_ids; /* [n_stop_ids] copied */
     size_t n_stop_ids;
-    int priority;        /* lower is earlier */
+    int priority;     /* lower is earlier */
+    bool prompt_only; /* nothing is sampled: ends with ENGINE_LENGTH once the prompt is computed */
     int prompt_logprobs; /* -1: none; else an event with is_prompt for each prompt token but the
                             first, with this many alternatives (<= SAMPLER_MAX_LOGPROBS) */
     bool prompt_logits;  /* engine_logits_fn is called for prompt rows (score) */
@@ -96,6 +97,7 @@ ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id,
 void engine_cancel(engine *e, uint64_t id);
 /* One iteration; false when there is nothing to do. Events of the step: [*n_events]. */
 bool engine_step(engine *e, const engine_event **events, size_t *n_events);
+
 typedef struct {
     uint64_t n_waiting, n_running;
     uint64_t kv_blocks, kv_blocks_used; /* of the KV groups together */

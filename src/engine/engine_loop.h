@@ -29,7 +29,7 @@ void engine_loop_destroy(engine_loop *l); /* NULL allowed */
 /* Readable when the state has changed or events wait. Owned by the loop; don't read it yourself:
  * engine_loop_take does. */
 int engine_loop_fd(const engine_loop *l);
-/* LOOP_FAILED: *err (NULL allowed) says why the model did not open, or why the engine died. */
+/* LOOP_FAILED: *err (NULL allowed) says why the model did not open. */
 engine_loop_state engine_loop_get_state(const engine_loop *l, ridge_error *err);
 /* NULL until LOOP_READY; then for the getters of engine.h (tokenizer, chat template, limits,
  * fingerprint), which are immutable and allowed on any thread. */

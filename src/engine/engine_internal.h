@@ -1,0 +1,80 @@
+/* engine/: what engine.c, step.c, request.c and engine_loop.c share. */
+#ifndef RIDGE_ENGINE_ENGINE_INTERNAL_H
+#define RIDGE_ENGINE_ENGINE_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "engine/stop.h"
+#include "model/model.h"
+#include "sched/scheduler.h"
+
+/* A request and everything that follows it through the steps. */
+typedef struct request request;
+struct request {
+    sequence seq; /* first: the scheduler's view */
+    engine_request given;
+    sampler_params sampling; /* with banned end tokens while min_tokens are not reached */
+    sampler_counts *counts;  /* NULL: no penalties */
+    stop_filter stop;
+    detokenizer detok;
+    uint32_t n_output;
+    uint32_t n_described; /* rows of the prompt whose logits have been reported */
+    engine_finish finish;
+    ridge_error error;
+    double arrived_s, scheduled_s, first_token_s, last_token_s; /* 0: not yet */
+    bool cancelled;
+    request *next, *previous; /* among the live; then among the done */
+};
+
+/* Checks and copies r; may run on any thread (it reads only what is fixed after engine_open). */
+ridge_status request_create(request **out, engine *e, const engine_request *r,
+                            ridge_error *err) RIDGE_CHECKED;
+void request_destroy(request *q); /* not in the scheduler; NULL allowed */
+/* Hands a created request to the engine: the engine's thread only. */
+void engine_enqueue(engine *e, request *q);
+
+/* A row whose logits are wanted. */
+typedef struct {
+    request *request;
+    uint32_t row, position; /* in the batch; of the token in the sequence */
+} wanted_row;
+
+struct engine {
+    engine_params params;
+    gguf *file;
+    tokenizer *tokenizer;
+    device *dev;
+    model *model;
+    dev_compiled *program;
+    dev_kv_layout kv_layout;
+    dev_kv *kv;
+    scheduler *sched;
+    sampler *sampler;
+    char *chat_template; /* NULL: none */
+    char fingerprint[24];
+    int32_t *end_ids; /* [n_end_ids] tokens that end a generation */
+    size_t n_end_ids;
+    uint64_t kv_token_bytes;
+    atomic_uint_fast64_t next_id;
+
+    request *live, *done; /* done: finished, freed at the next step */
+
+    /* The step's scratch, sized at open. */
+    int32_t *tokens, *positions; /* [max_num_batched_tokens] */
+    dev_seq *dev_seqs;           /* [max_num_seqs] */
+    wanted_row *wanted;          /* [max_num_batched_tokens] */
+    request **finished;          /* [max_num_seqs] */
+    float *logits;               /* [DEV_HEAD_ROWS, n_vocab] */
+    engine_event *events;        /* [max_events] */
+    size_t *event_text;          /* [max_events] where in `text` each event's begins */
+    size_t n_events, max_events;
+    buf text, piece; /* of the step's events; of one token */
+
+    engine_logits_fn on_logits;
+    void *on_logits_context;
+    engine_stats stats;
+    engine_account account;
+};
+
+#endif

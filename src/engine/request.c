@@ -1,0 +1,125 @@
+/* engine/request: a request is checked and copied here, with all the room that it will ever need.
+ *
+ * Runs on the thread that submits. Nothing of the caller's is kept: the copies live in the request.
+ */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+engine_request engine_request_default(void) {
+    return (engine_request){.sampling = sampler_params_default(), .prompt_logprobs = -1};
+}
+
+static ridge_status check_ids(const char *what, const int32_t *ids, size_t n, int32_t n_vocab,
+                              ridge_error *err) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= n_vocab) {
+            error_where(err, what);
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "%s[%zu]: id %d is not in 0..%d", what, i, ids[i],
+                              n_vocab - 1);
+        }
+    return RIDGE_OK;
+}
+
+static ridge_status check(const engine *e, const engine_request *r, ridge_error *err) {
+    uint32_t limit = e->params.max_model_len;
+    if (r->n_prompt == 0) return RIDGE_FAIL(err, RIDGE_EINVAL, "the prompt has no tokens");
+    if (r->n_prompt > limit || (r->n_prompt == limit && !r->prompt_only)) {
+        error_where(err, "prompt");
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "the prompt has %zu tokens, too many for a context of %u%s", r->n_prompt,
+                          limit, r->prompt_only ? "" : ", prompt and answer together");
+    }
+    if (r->prompt_logprobs < -1 || r->prompt_logprobs > SAMPLER_MAX_LOGPROBS)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "prompt_logprobs must be between -1 and %d, found %d",
+                          SAMPLER_MAX_LOGPROBS, r->prompt_logprobs);
+    if (r->max_tokens > 0 && r->min_tokens > r->max_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "min_tokens %u is above max_tokens %u", r->min_tokens,
+                          r->max_tokens);
+    int32_t n_vocab = engine_n_vocab(e);
+    RIDGE_TRY(check_ids("prompt", r->prompt, r->n_prompt, n_vocab, err));
+    RIDGE_TRY(check_ids("stop_token_ids", r->stop_ids, r->n_stop_ids, n_vocab, err));
+    return sampler_params_check(&r->sampling, n_vocab, err);
+}
+
+/* The most tokens that the sequence can come to hold. */
+static uint32_t capacity_of(const engine *e, const engine_request *r) {
+    uint32_t n_prompt = (uint32_t)r->n_prompt, room = e->params.max_model_len - n_prompt;
+    if (r->prompt_only) return n_prompt;
+    return n_prompt + (r->max_tokens > 0 && r->max_tokens < room ? r->max_tokens : room);
+}
+
+static ridge_status copy_array(const void *from, size_t n, size_t size, void *out,
+                               ridge_error *err) {
+    void *copy = n > 0 ? mem_dup(from, n * size) : NULL;
+    if (n > 0 && copy == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the request");
+    *(void **)out = copy;
+    return RIDGE_OK;
+}
+
+/* While fewer than min_tokens are out, what would end the text must not be drawn. */
+static ridge_status ban_ends(const engine *e, request *q, ridge_error *err) {
+    size_t n_end = q->given.ignore_eos ? 0 : e->n_end_ids, n = n_end + q->given.n_stop_ids;
+    if (q->given.min_tokens == 0 || n == 0) return RIDGE_OK;
+    int32_t *banned = mem_zalloc(n, sizeof *banned);
+    if (banned == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the request");
+    for (size_t i = 0; i < n; i++)
+        banned[i] = i < n_end ? e->end_ids[i] : q->given.stop_ids[i - n_end];
+    q->sampling.banned = banned;
+    q->sampling.n_banned = n;
+    return RIDGE_OK;
+}
+
+static ridge_status count_prompt(request *q, ridge_error *err) {
+    if (!sampler_needs_counts(&q->sampling)) return RIDGE_OK;
+    RIDGE_TRY(sampler_counts_create(&q->counts, q->seq.max_tokens, err));
+    for (uint32_t i = 0; i < q->seq.n_prompt; i++)
+        sampler_counts_add(q->counts, q->seq.tokens[i], false);
+    return RIDGE_OK;
+}
+
+static ridge_status fill(request *q, const engine *e, const engine_request *r, ridge_error *err) {
+    q->given = *r;
+    q->given.prompt = NULL;
+    q->given.stop = NULL;
+    q->given.stop_ids = NULL;
+    q->sampling = r->sampling;
+    q->sampling.bias = NULL;
+    q->sampling.banned = NULL;
+    q->sampling.n_banned = 0;
+    RIDGE_TRY(sequence_init(&q->seq, r->prompt, (uint32_t)r->n_prompt, capacity_of(e, r),
+                            e->params.block_size, e->model->n_groups, err));
+    q->seq.priority = r->priority;
+    RIDGE_TRY(copy_array(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias,
+                         &q->sampling.bias, err));
+    RIDGE_TRY(copy_array(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &q->given.stop_ids, err));
+    RIDGE_TRY(stop_filter_init(&q->stop, r->stop, r->n_stop, err));
+    RIDGE_TRY(ban_ends(e, q, err));
+    return count_prompt(q, err);
+}
+
+ridge_status request_create(request **out, engine *e, const engine_request *r, ridge_error *err) {
+    RIDGE_TRY(check(e, r, err));
+    request *q = mem_zalloc(1, sizeof *q);
+    if (q == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the request");
+    ridge_status status = fill(q, e, r, err);
+    if (status != RIDGE_OK) {
+        request_destroy(q);
+        return status;
+    }
+    q->seq.id = atomic_fetch_add(&e->next_id, 1);
+    q->arrived_s = clock_now_s();
+    *out = q;
+    return RIDGE_OK;
+}
+
+void request_destroy(request *q) {
+    if (q == NULL) return;
+    sequence_deinit(&q->seq);
+    sampler_counts_destroy(q->counts);
+    stop_filter_deinit(&q->stop);
+    mem_free((void *)q->sampling.bias);
+    mem_free((void *)q->sampling.banned);
+    mem_free((void *)q->given.stop_ids);
+    mem_free(q);
+}

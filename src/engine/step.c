@@ -1,0 +1,289 @@
+/* engine/step: one turn of the crank: schedule, forward, sample, detokenize, emit.
+ *
+ * A row's logits are wanted when its token is the last that its sequence has (the next one is then
+ * sampled), or when a request asked for those of its prompt. Everything that is decided here about
+ * a sequence depends on its own rows only, which is why no other request can change its text.
+ */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+/* Events. */
+
+static engine_event *add_event(engine *e, request *q) {
+    ridge_assert(e->n_events < e->max_events);
+    e->event_text[e->n_events] = e->text.len;
+    engine_event *event = &e->events[e->n_events++];
+    *event = (engine_event){.id = q->seq.id, .user = q->given.user};
+    return event;
+}
+
+static engine_usage usage_of(const request *q) {
+    engine_usage u = {.prompt_tokens = q->seq.n_prompt, .completion_tokens = q->n_output};
+    if (q->scheduled_s > 0) u.queue_s = q->scheduled_s - q->arrived_s;
+    if (q->first_token_s > 0) {
+        u.ttft_s = q->first_token_s - q->arrived_s;
+        u.decode_s = q->last_token_s - q->first_token_s;
+    }
+    return u;
+}
+
+/* The last event of q: it leaves the live and is freed at the next step. */
+static void end_request(engine *e, request *q, engine_event *event, engine_finish finish) {
+    ridge_assert(q->finish == ENGINE_RUNNING && finish != ENGINE_RUNNING);
+    q->finish = finish;
+    event->finish = finish;
+    event->usage = usage_of(q);
+    if (finish == ENGINE_ERROR) event->error = &q->error;
+    e->stats.finished[finish]++;
+}
+
+static void move_to_done(engine *e, request *q) {
+    *(q->previous != NULL ? &q->previous->next : &e->live) = q->next;
+    if (q->next != NULL) q->next->previous = q->previous;
+    q->previous = NULL;
+    q->next = e->done;
+    e->done = q;
+}
+
+static void free_done(engine *e) {
+    while (e->done != NULL) {
+        request *next = e->done->next;
+        request_destroy(e->done);
+        e->done = next;
+    }
+}
+
+/* Their blocks are free already; a step says so to as many as it has room for. */
+static void report_cancelled(engine *e) {
+    for (request *q = e->live, *next; q != NULL && e->n_events < e->max_events / 2; q = next) {
+        next = q->next;
+        if (!q->cancelled) continue;
+        end_request(e, q, add_event(e, q), ENGINE_CANCELLED);
+        move_to_done(e, q);
+    }
+}
+
+/* The batch. */
+
+static bool wants_row(const request *q, uint32_t position) {
+    bool last = position + 1 == q->seq.n_tokens;
+    if (last && !q->given.prompt_only) return true;
+    if (position < q->n_described || position >= q->seq.n_prompt) return false;
+    return q->given.prompt_logits ||
+           (q->given.prompt_logprobs >= 0 && position + 1 < q->seq.n_prompt);
+}
+
+static uint32_t build_batch(engine *e, const sched_plan *plan, dev_batch *batch) {
+    uint32_t row = 0, n_wanted = 0;
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        request *q = (request *)plan->sequences[i];
+        const sequence *s = &q->seq;
+        dev_seq *d = &e->dev_seqs[i];
+        *d = (dev_seq){.first_row = row,
+                       .n_rows = s->n_scheduled,
+                       .n_context = s->n_computed + s->n_scheduled};
+        for (uint32_t g = 0; g < s->n_groups; g++) d->blocks[g] = s->tables[g].blocks;
+        for (uint32_t p = s->n_computed; p < d->n_context; p++, row++) {
+            e->tokens[row] = s->tokens[p];
+            e->positions[row] = (int32_t)p;
+            if (wants_row(q, p)) e->wanted[n_wanted++] = (wanted_row){q, row, p};
+        }
+    }
+    *batch = (dev_batch){.n_tokens = row,
+                         .n_seqs = plan->n_sequences,
+                         .tokens = e->tokens,
+                         .positions = e->positions,
+                         .seqs = e->dev_seqs};
+    return n_wanted;
+}
+
+/* What a row's logits lead to. */
+
+static bool is_end(const engine *e, const request *q, int32_t id) {
+    for (size_t i = 0; i < q->given.n_stop_ids; i++)
+        if (q->given.stop_ids[i] == id) return true;
+    return !q->given.ignore_eos && tokenizer_is_eog(e->tokenizer, id);
+}
+
+/* The token's text, as far as it may leave. True: a stop string is complete. */
+static bool push_text(engine *e, request *q, int32_t id) {
+    buf_clear(&e->piece);
+    detokenizer_push(&q->detok, e->tokenizer, id, q->given.special, &e->piece);
+    if (e->piece.failed) e->text.failed = true;
+    if (q->n_output >= q->given.min_tokens)
+        return stop_filter_push(&q->stop, e->piece.data, e->piece.len, &e->text);
+    buf_append(&e->text, e->piece.data, e->piece.len);
+    return false;
+}
+
+/* The text ends without a stop string: what was held back is part of it. */
+static void flush_text(engine *e, request *q) {
+    buf_clear(&e->piece);
+    detokenizer_finish(&q->detok, &e->piece);
+    if (e->piece.failed) e->text.failed = true;
+    stop_filter_push(&q->stop, e->piece.data, e->piece.len, &e->text);
+    stop_filter_flush(&q->stop, &e->text);
+}
+
+static engine_finish accept_token(engine *e, request *q, int32_t id) {
+    sequence_append(&q->seq, id);
+    q->n_output++;
+    if (q->counts != NULL) sampler_counts_add(q->counts, id, true);
+    engine_finish finish = ENGINE_RUNNING;
+    if (is_end(e, q, id)) {
+        finish = ENGINE_STOP;
+    } else if (push_text(e, q, id)) {
+        return ENGINE_STOP;
+    } else if (q->seq.n_tokens == q->seq.max_tokens) {
+        finish = ENGINE_LENGTH;
+    }
+    if (finish != ENGINE_RUNNING) flush_text(e, q);
+    return finish;
+}
+
+static void sample(engine *e, request *q, const float *logits) {
+    engine_event *event = add_event(e, q);
+    sampler_params p = q->sampling;
+    if (q->n_output >= q->given.min_tokens) p.n_banned = 0;
+    event->has_token = true;
+    event->position = q->seq.n_tokens;
+    sampler_draw(e->sampler, &p, q->counts, logits, event->position, &event->token);
+    q->last_token_s = clock_now_s();
+    if (q->n_output == 0) q->first_token_s = q->last_token_s;
+    e->stats.generation_tokens++;
+    engine_finish finish = accept_token(e, q, event->token.id);
+    size_t text_start = e->event_text[event - e->events];
+    if (e->text.failed) { /* only this event's text is lost */
+        e->text.len = text_start;
+        e->text.failed = false;
+        error_set(&q->error, RIDGE_ENOMEM, "the text of a token");
+        finish = ENGINE_ERROR;
+    }
+    event->n_text = e->text.len - text_start;
+    if (finish != ENGINE_RUNNING) end_request(e, q, event, finish);
+}
+
+static void use_row(engine *e, const wanted_row *w, const float *logits) {
+    request *q = w->request;
+    bool in_prompt = w->position < q->seq.n_prompt && w->position >= q->n_described;
+    if (in_prompt && q->given.prompt_logits && e->on_logits != NULL)
+        e->on_logits(e->on_logits_context, q->seq.id, w->position, logits);
+    if (in_prompt && q->given.prompt_logprobs >= 0 && w->position + 1 < q->seq.n_prompt) {
+        engine_event *event = add_event(e, q);
+        event->is_prompt = true;
+        event->position = w->position + 1;
+        sampler_describe(e->sampler, logits, q->seq.tokens[event->position],
+                         q->given.prompt_logprobs, &event->token);
+    }
+    if (in_prompt) q->n_described = w->position + 1;
+    if (w->position + 1 == q->seq.n_tokens && !q->given.prompt_only) sample(e, q, logits);
+}
+
+/* Forward and sampling; the only part of a step that can fail. */
+static ridge_status run_batch(engine *e, const dev_batch *batch, uint32_t n_wanted,
+                              ridge_error *err) {
+    const device_vtable *dev = e->dev->vtable;
+    size_t n_vocab = (size_t)engine_n_vocab(e);
+    RIDGE_TRY(dev->submit(e->dev, e->program, e->kv, batch, err));
+    RIDGE_TRY(dev->wait(e->dev, err));
+    for (uint32_t first = 0; first < n_wanted; first += DEV_HEAD_ROWS) {
+        uint32_t rows[DEV_HEAD_ROWS], n = n_wanted - first;
+        if (n > DEV_HEAD_ROWS) n = DEV_HEAD_ROWS;
+        for (uint32_t i = 0; i < n; i++) rows[i] = e->wanted[first + i].row;
+        RIDGE_TRY(dev->head(e->dev, e->program, rows, n, e->logits, err));
+        for (uint32_t i = 0; i < n; i++) use_row(e, &e->wanted[first + i], e->logits + i * n_vocab);
+    }
+    return RIDGE_OK;
+}
+
+/* After the batch: what prompt-only requests, failed steps and finished sequences need. */
+static void settle(engine *e, const sched_plan *plan, ridge_status status, const ridge_error *err) {
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        request *q = (request *)plan->sequences[i];
+        if (q->finish == ENGINE_RUNNING && status != RIDGE_OK) {
+            q->error = *err;
+            end_request(e, q, add_event(e, q), ENGINE_ERROR);
+        }
+        if (q->finish == ENGINE_RUNNING && q->given.prompt_only &&
+            q->seq.n_computed + q->seq.n_scheduled == q->seq.n_tokens)
+            end_request(e, q, add_event(e, q), ENGINE_LENGTH);
+    }
+}
+
+static void account_step(engine *e, const sched_plan *plan, double seconds) {
+    dev_account a = {0};
+    e->dev->vtable->account(e->dev, &a);
+    e->account.flops += a.flops;
+    e->account.weight_bytes += a.weight_bytes;
+    e->account.kv_bytes += a.kv_bytes;
+    e->account.seconds += seconds;
+    e->account.n_steps++;
+    e->stats.steps++;
+    e->stats.step_s += seconds;
+    e->stats.preemptions += plan->n_preempted;
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        const sequence *s = plan->sequences[i];
+        uint32_t in_prompt = s->n_computed < s->n_prompt ? s->n_prompt - s->n_computed : 0;
+        e->stats.prompt_tokens += in_prompt < s->n_scheduled ? in_prompt : s->n_scheduled;
+    }
+}
+
+/* Finished sequences leave the scheduler after the commit, in which the plan still names them. */
+static void commit(engine *e, const sched_plan *plan) {
+    uint32_t n_finished = 0;
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        request *q = (request *)plan->sequences[i];
+        if (q->finish != ENGINE_RUNNING) e->finished[n_finished++] = q;
+    }
+    sched_commit(e->sched);
+    for (uint32_t i = 0; i < n_finished; i++) {
+        sched_remove(e->sched, &e->finished[i]->seq);
+        move_to_done(e, e->finished[i]);
+    }
+}
+
+static void compute(engine *e, const sched_plan *plan) {
+    double start = clock_now_s();
+    ridge_error err = {0};
+    dev_batch batch;
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        request *q = (request *)plan->sequences[i];
+        if (q->scheduled_s == 0) q->scheduled_s = start;
+    }
+    uint32_t n_wanted = build_batch(e, plan, &batch);
+    ridge_status status = run_batch(e, &batch, n_wanted, &err);
+    settle(e, plan, status, &err);
+    account_step(e, plan, clock_now_s() - start);
+    commit(e, plan);
+}
+
+bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
+    free_done(e);
+    e->n_events = 0;
+    buf_clear(&e->text);
+    report_cancelled(e);
+    sched_plan plan = sched_next(e->sched);
+    if (plan.n_sequences > 0) compute(e, &plan);
+    for (size_t i = 0; i < e->n_events; i++)
+        e->events[i].text = e->events[i].n_text > 0 ? e->text.data + e->event_text[i] : "";
+    *events = e->events;
+    *n_events = e->n_events;
+    return plan.n_sequences > 0 || e->n_events > 0;
+}
+
+void engine_enqueue(engine *e, request *q) {
+    q->next = e->live;
+    if (e->live != NULL) e->live->previous = q;
+    e->live = q;
+    sched_add(e->sched, &q->seq);
+}
+
+void engine_cancel(engine *e, uint64_t id) {
+    for (request *q = e->live; q != NULL; q = q->next)
+        if (q->seq.id == id && !q->cancelled) {
+            q->cancelled = true;
+            sched_remove(e->sched, &q->seq);
+            return;
+        }
+}
