@@ -10,6 +10,7 @@ is measured. The peer is llama-cpp-python built from source in a virtual environ
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -74,6 +75,9 @@ def main():
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
+    # llama.cpp's threads spin at every operation: one busy neighbour on a small machine slows it a hundredfold.
+    if (load := os.getloadavg()[0]) > 0.5:
+        print(f"warning: the machine is busy (load {load:.1f}); ratios mean something only on a quiet one", file=sys.stderr)
     results, machine = [], {}
     for model in args.models:
         path = common.model_path(model)
