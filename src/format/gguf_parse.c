@@ -97,7 +97,8 @@ static void note_offset(const reader *r) {
 
 static ridge_status need(const reader *r, uint64_t n) {
     if (n <= r->size - r->at) return RIDGE_OK;
-    return FAIL(r, "the file ends inside a %s%s%.100s%s: %llu bytes needed at offset %zu, %zu left",
+    return FAIL(r,
+                "the file ends inside the %s%s%.100s%s: %llu bytes needed at offset %zu, %zu left",
                 r->part, r->name != NULL ? " '" : "", r->name != NULL ? r->name : "",
                 r->name != NULL ? "'" : "", (unsigned long long)n, r->at, r->size - r->at);
 }
