@@ -128,6 +128,20 @@ static ridge_status split_open_part(gguf *g, size_t i, const char *path, ridge_e
                       i + 1, g->n_parts);
 }
 
+/* A name of the form of a split's part, in a file that is none: bytes cut apart without regard for
+ * the format, or a part that was renamed. */
+static ridge_status refuse_split_name(const char *path, ridge_error *err) {
+    size_t len = strlen(path);
+    const char *tail = len >= 20 ? path + len - 20 : "";
+    static const char form[] = "-00000-of-00000.gguf";
+    for (size_t i = 0; i < sizeof form - 1; i++)
+        if (form[i] == '0' ? tail[i] < '0' || tail[i] > '9' : tail[i] != form[i]) return RIDGE_OK;
+    if (strcmp(tail, "-00001-of-00001.gguf") == 0) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EFORMAT,
+                      "its name says it is a part of a split, but it has no key 'split.count'; "
+                      "files cut by other tools than gguf-split must be joined first");
+}
+
 /* Opens the other parts of the split that g->parts[0] (read from path) belongs to. */
 static ridge_status split_open(gguf *g, const char *path, ridge_error *err) {
     gguf_part given = g->parts[0];
@@ -216,7 +230,9 @@ ridge_status gguf_open(gguf **out, const char *path, ridge_error *err) {
     gguf *g = gguf_new(err);
     if (g == NULL) return RIDGE_ENOMEM;
     ridge_status status = part_open(&g->parts[0], path, err);
-    if (status == RIDGE_OK && g->parts[0].split_count > 1) status = split_open(g, path, err);
+    if (status == RIDGE_OK)
+        status =
+            g->parts[0].split_count > 1 ? split_open(g, path, err) : refuse_split_name(path, err);
     if (status == RIDGE_OK) status = assemble(g, err);
     if (status != RIDGE_OK) {
         error_where(err, path);
