@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,8 +20,17 @@
 #define SPINS_BETWEEN_RUNS 20000
 #define SPINS_AT_BARRIER 20000
 
+/* One member's part in sharing work: how far its share has been taken, in two slots. While slot i
+ * serves one piece of work its owner clears the other for the next: nobody can still be in the
+ * piece before, a barrier lies between. */
+typedef struct {
+    _Alignas(64) atomic_uint taken[2];
+    unsigned round; /* pieces of work begun by this member */
+} team_share;
+
 struct team {
     int n;
+    team_share *shares; /* [n] */
     pthread_t *threads; /* [n - 1] */
     team_fn fn;
     void *context;
@@ -102,6 +112,9 @@ ridge_status team_create(team **out, int n_threads, ridge_error *err) {
     *t = (team){.n = 1};
     t->threads = mem_zalloc((size_t)n_threads, sizeof *t->threads);
     if (t->threads == NULL) goto nomem;
+    t->shares = mem_aligned(64, (size_t)n_threads * sizeof *t->shares);
+    if (t->shares == NULL) goto nomem;
+    memset(t->shares, 0, (size_t)n_threads * sizeof *t->shares);
     /* Members read t->n only in a run, and every run comes after the last of them was started. */
     for (; t->n < n_threads; t->n++) {
         member_arg *arg = mem_alloc(sizeof *arg);
@@ -125,6 +138,7 @@ void team_destroy(team *t) {
     atomic_store(&t->stop, true);
     advance(&t->generation, &t->sleepers);
     for (int i = 0; i < t->n - 1; i++) pthread_join(t->threads[i], NULL);
+    mem_free(t->shares);
     mem_free(t->threads);
     mem_free(t);
 }
@@ -139,6 +153,35 @@ void team_run(team *t, team_fn fn, void *context) {
     if (t->n > 1) advance(&t->generation, &t->sleepers);
     fn(context, 0, t->n);
     team_barrier(t);
+}
+
+team_cursor team_work(team *t, int member, uint32_t n_chunks) {
+    team_share *own = &t->shares[member];
+    unsigned slot = own->round++ & 1;
+    atomic_store_explicit(&own->taken[slot ^ 1], 0, memory_order_relaxed);
+    return (team_cursor){
+        .team = t, .slot = slot, .n_chunks = n_chunks, .owner = member, .left = t->n};
+}
+
+bool team_next(team_cursor *c, uint32_t *chunk) {
+    unsigned n = (unsigned)c->team->n;
+    while (c->left > 0) {
+        uint64_t owner = (uint64_t)c->owner;
+        uint32_t begin = (uint32_t)(c->n_chunks * owner / n);
+        uint32_t end = (uint32_t)(c->n_chunks * (owner + 1) / n);
+        atomic_uint *taken = &c->team->shares[owner].taken[c->slot];
+        /* The look before the increment keeps the counter from wrapping. */
+        if (atomic_load_explicit(taken, memory_order_relaxed) < end - begin) {
+            uint32_t i = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
+            if (i < end - begin) {
+                *chunk = begin + i;
+                return true;
+            }
+        }
+        c->owner = c->owner + 1 == c->team->n ? 0 : c->owner + 1;
+        c->left--;
+    }
+    return false;
 }
 
 /* CPUs that a cgroup v2 quota grants, rounded up; 0 if unlimited. */

@@ -1,0 +1,181 @@
+/* device/cpu/attention: how attention is shared out. The arithmetic is kernels->attend and merge.
+ *
+ * A partial (maximum, sum, output) covers one span of 256 context tokens; a row's partials are
+ * merged in span order. Many rows of a sequence go in blocks that walk the spans themselves; few
+ * rows (decode) are split by span, so that one long sequence feeds every member, and are merged by
+ * the row-wise step that follows. Both give the same bits.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "device/cpu/run.h"
+
+void cpu_attention_plan(dev_compiled *c) {
+    size_t used = 0;
+    for (uint32_t s = 0; s < c->batch.n_seqs; s++) {
+        const dev_seq *seq = &c->batch.seqs[s];
+        cpu_seq *plan = &c->seqs[s];
+        plan->n_spans = (seq->n_context + CPU_SPAN - 1) / CPU_SPAN;
+        plan->first_partial = used;
+        size_t n = (size_t)seq->n_rows * c->max_heads * plan->n_spans;
+        plan->split =
+            seq->n_rows <= CPU_SPLIT_ROWS && plan->n_spans > 1 && used + n <= CPU_MAX_SPLITS;
+        if (plan->split) used += n;
+    }
+}
+
+/* Tokens [*begin, *end) that a query at `position` sees. */
+static void visible(const dev_op *op, uint32_t position, uint32_t *begin, uint32_t *end) {
+    *end = position + 1;
+    *begin = op->window != 0 && *end > op->window ? *end - op->window : 0;
+}
+
+/* Rows [first, first + n) of the batch, one sequence, times the heads of one KV head. */
+typedef struct {
+    const dev_seq *seq;
+    uint32_t first, n, kv_head, n_queries;
+    uint32_t begin, end; /* visible to any of them */
+} attention_job;
+
+static uint32_t rows_per_job(const dev_op *op) {
+    return CPU_QUERIES / (op->n_heads / op->n_kv_heads);
+}
+
+static bool is_split(const cpu_run *r, const dev_op *op, uint32_t s) {
+    return r->c->seqs[s].split && r->c->batch.seqs[s].n_rows <= rows_per_job(op);
+}
+
+static attention_job make_job(const cpu_run *r, const dev_op *op, uint32_t s, uint32_t row,
+                              uint32_t kv_head) {
+    const dev_seq *seq = &r->c->batch.seqs[s];
+    uint32_t left = seq->n_rows - row, most = rows_per_job(op), unused;
+    attention_job j = {.seq = seq, .first = seq->first_row + row, .kv_head = kv_head};
+    j.n = left < most ? left : most;
+    j.n_queries = j.n * (op->n_heads / op->n_kv_heads);
+    const int32_t *positions = r->c->batch.positions + j.first;
+    visible(op, (uint32_t)positions[0], &j.begin, &unused);
+    visible(op, (uint32_t)positions[j.n - 1], &unused, &j.end);
+    return j;
+}
+
+/* Stages the span's keys and values and makes the partials of every query of the job:
+ * m, l [n_queries] and scratch->partial. Query i is row i / gqa, head i % gqa of the KV head. */
+static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
+                        const float *q, size_t ldq, cpu_scratch *s, float *m, float *l) {
+    uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
+    uint32_t begin = j->begin > base ? j->begin : base;
+    uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
+    cpu_kv_stage(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
+                 end, s->k, s->v);
+    const float *queries[CPU_QUERIES];
+    uint32_t begins[CPU_QUERIES], ends[CPU_QUERIES];
+    for (uint32_t i = 0; i < j->n_queries; i++) {
+        uint32_t row = j->first + i / gqa, head = j->kv_head * gqa + i % gqa, from, to;
+        queries[i] = q + row * ldq + (size_t)head * op->head_dim;
+        visible(op, (uint32_t)r->c->batch.positions[row], &from, &to);
+        begins[i] = from > base ? from - base : 0;
+        ends[i] = to < base ? 0 : to - base < CPU_SPAN ? to - base : CPU_SPAN;
+    }
+    r->k->attend(&(cpu_span_args){.k = s->k,
+                                  .v = s->v,
+                                  .head_dim = op->head_dim,
+                                  .n = j->n_queries,
+                                  .q = queries,
+                                  .begin = begins,
+                                  .end = ends,
+                                  .scale = op->scale,
+                                  .softcap = op->softcap,
+                                  .scores = s->scores,
+                                  .m = m,
+                                  .l = l,
+                                  .o = s->partial});
+}
+
+static void finish(const cpu_run *r, const float *o, float l, float *out, uint32_t n) {
+    r->k->scale(o, 1.0f / l, out, n);
+}
+
+static void run_block(const cpu_run *r, const dev_op *op, const attention_job *j, const float *q,
+                      float *out, size_t ldq, size_t ldo, cpu_scratch *s) {
+    float m[CPU_QUERIES], l[CPU_QUERIES], span_m[CPU_QUERIES], span_l[CPU_QUERIES];
+    uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
+    memset(l, 0, sizeof l);
+    for (uint32_t span = j->begin / CPU_SPAN; span * CPU_SPAN < j->end; span++) {
+        attend_span(r, op, j, span, q, ldq, s, span_m, span_l);
+        for (uint32_t i = 0; i < j->n_queries; i++)
+            r->k->merge(&m[i], &l[i], s->state + (size_t)i * dim, span_m[i], span_l[i],
+                        s->partial + (size_t)i * dim, dim);
+    }
+    for (uint32_t i = 0; i < j->n_queries; i++)
+        finish(r, s->state + (size_t)i * dim, l[i],
+               out + (j->first + i / gqa) * ldo + (size_t)(j->kv_head * gqa + i % gqa) * dim, dim);
+}
+
+/* Where the partial of a row of a split sequence, a head and a span is kept. */
+static size_t partial_at(const cpu_run *r, const dev_op *op, uint32_t row, uint32_t head,
+                         uint32_t span) {
+    uint32_t s = r->c->rows[row];
+    const cpu_seq *plan = &r->c->seqs[s];
+    uint32_t local = row - r->c->batch.seqs[s].first_row;
+    return plan->first_partial + ((size_t)local * op->n_heads + head) * plan->n_spans + span;
+}
+
+static void run_split(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
+                      const float *q, size_t ldq, cpu_scratch *s) {
+    float m[CPU_QUERIES], l[CPU_QUERIES];
+    uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
+    attend_span(r, op, j, span, q, ldq, s, m, l);
+    for (uint32_t i = 0; i < j->n_queries; i++) {
+        size_t at = partial_at(r, op, j->first + i / gqa, j->kv_head * gqa + i % gqa, span);
+        r->c->split_ml[2 * at] = m[i];
+        r->c->split_ml[2 * at + 1] = l[i];
+        memcpy(r->c->split_o + at * r->c->max_head_dim, s->partial + (size_t)i * dim, dim * 4);
+    }
+}
+
+void cpu_attention_merge(const cpu_run *r, const dev_op *op, uint32_t row, float *out) {
+    if (!is_split(r, op, r->c->rows[row])) return;
+    uint32_t dim = op->head_dim, begin, end;
+    visible(op, (uint32_t)r->c->batch.positions[row], &begin, &end);
+    for (uint32_t head = 0; head < op->n_heads; head++) {
+        float m = 0, l = 0, *o = out + (size_t)head * dim;
+        for (uint32_t span = begin / CPU_SPAN; span * CPU_SPAN < end; span++) {
+            size_t at = partial_at(r, op, row, head, span);
+            r->k->merge(&m, &l, o, r->c->split_ml[2 * at], r->c->split_ml[2 * at + 1],
+                        r->c->split_o + at * r->c->max_head_dim, dim);
+        }
+        finish(r, o, l, o, dim);
+    }
+}
+
+/* Chunks of one sequence: KV heads x (spans it sees, or blocks of rows). */
+static uint32_t seq_pieces(const cpu_run *r, const dev_op *op, uint32_t s, uint32_t *first_span) {
+    uint32_t n_rows = r->c->batch.seqs[s].n_rows, most = rows_per_job(op);
+    if (!is_split(r, op, s)) return (n_rows + most - 1) / most;
+    attention_job j = make_job(r, op, s, 0, 0);
+    *first_span = j.begin / CPU_SPAN;
+    return (j.end + CPU_SPAN - 1) / CPU_SPAN - *first_span;
+}
+
+void cpu_attention_run(const cpu_run *r, const dev_op *op, int member, const float *q, float *out) {
+    size_t ldq = r->c->values[op->in[0]].ld, ldo = r->c->values[op->out[0]].ld;
+    uint32_t total = 0, first_span = 0;
+    for (uint32_t s = 0; s < r->c->batch.n_seqs; s++)
+        total += op->n_kv_heads * seq_pieces(r, op, s, &first_span);
+    cpu_scratch *scratch = &r->c->scratch[member];
+    team_cursor work = team_work(r->team, member, total);
+    for (uint32_t chunk; team_next(&work, &chunk);) {
+        uint32_t s = 0, pieces = seq_pieces(r, op, 0, &first_span);
+        while (chunk >= op->n_kv_heads * pieces) {
+            chunk -= op->n_kv_heads * pieces;
+            pieces = seq_pieces(r, op, ++s, &first_span);
+        }
+        uint32_t kv_head = chunk / pieces, piece = chunk % pieces;
+        bool split = is_split(r, op, s);
+        attention_job j = make_job(r, op, s, split ? 0 : piece * rows_per_job(op), kv_head);
+        if (split)
+            run_split(r, op, &j, first_span + piece, q, ldq, scratch);
+        else
+            run_block(r, op, &j, q, out, ldq, ldo, scratch);
+    }
+}

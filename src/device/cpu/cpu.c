@@ -1,0 +1,155 @@
+/* device/cpu: the device's life: its path and its team; uploading weights. */
+#include <string.h>
+
+#include "device/cpu/cpu_internal.h"
+
+ridge_status cpu_kernels_choose(const cpu_kernels **out, const char *isa, ridge_error *err) {
+    const cpu_kernels *paths[3], *best = NULL;
+    int n = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vnni");
+    if (avx512) paths[n++] = &cpu_kernels_avx512;
+    if (avx2) paths[n++] = &cpu_kernels_avx2;
+#endif
+    paths[n++] = &cpu_kernels_portable;
+    for (int i = n - 1; i >= 0; i--)
+        if (isa == NULL || strcmp(isa, paths[i]->isa) == 0) best = paths[i];
+    if (best == NULL)
+        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
+                          "instruction set '%s': expected portable, avx2 or avx512, as far as the "
+                          "machine goes (here: %s)",
+                          isa, paths[0]->isa);
+    *out = best;
+    return RIDGE_OK;
+}
+
+static void cpu_destroy(device *d) {
+    cpu_device *cpu = (cpu_device *)d;
+    team_destroy(cpu->team);
+    mem_free(cpu);
+}
+
+static void cpu_weight_free(device *d, dev_weight *w) {
+    (void)d;
+    if (w == NULL) return;
+    mem_unmap(w->packed, w->packed_bytes);
+    mem_free(w->vector);
+    mem_free(w);
+}
+
+typedef struct {
+    team *team;
+    dev_weight *w;
+    uint32_t n_panels;
+} pack_job;
+
+#define PANELS_PER_CHUNK 16
+
+static void pack_member(void *context, int member, int n_members) {
+    const pack_job *j = context;
+    dev_weight *w = j->w;
+    (void)n_members;
+    team_cursor work =
+        team_work(j->team, member, (j->n_panels + PANELS_PER_CHUNK - 1) / PANELS_PER_CHUNK);
+    for (uint32_t chunk; team_next(&work, &chunk);)
+        for (uint32_t p = chunk * PANELS_PER_CHUNK;
+             p < (chunk + 1) * PANELS_PER_CHUNK && p < j->n_panels; p++) {
+            uint32_t row = p * CPU_PANEL, left = w->rows - row;
+            cpu_pack_panel(w->format, w->file + row * w->row_bytes, w->row_bytes,
+                           left < CPU_PANEL ? left : CPU_PANEL, w->cols,
+                           w->packed + p * w->panel_bytes);
+        }
+}
+
+static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
+    uint32_t n_panels = w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0);
+    w->panel_bytes = cpu_panel_bytes(w->format, w->cols);
+    if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) w->packed = mem_map(w->packed_bytes);
+    if (w->packed == NULL)
+        return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
+    team_run(d->team, pack_member, &(pack_job){.team = d->team, .w = w, .n_panels = n_panels});
+    return RIDGE_OK;
+}
+
+static ridge_status cpu_weight_upload(device *d, dev_weight **out, quant_type type,
+                                      const void *data, uint32_t rows, uint32_t cols,
+                                      bool embed_only, ridge_error *err) {
+    cpu_device *cpu = (cpu_device *)d;
+    uint32_t block = quant_name(type) != NULL ? quant_block_values(type) : 0;
+    if (block == 0 || rows == 0 || cols == 0 || cols % block != 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "weight %u x %u of type %d", rows, cols, (int)type);
+    dev_weight *w = mem_zalloc(1, sizeof *w);
+    if (w == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "weight");
+    w->type = type;
+    w->rows = rows;
+    w->cols = cols;
+    w->file = data;
+    w->row_bytes = (size_t)(cols / block) * quant_block_bytes(type);
+    ridge_status status = RIDGE_OK;
+    if (rows == 1) {
+        w->vector = mem_alloc((size_t)cols * sizeof(float));
+        if (w->vector != NULL)
+            quant_dequantize(type, data, w->vector, cols);
+        else
+            status = RIDGE_FAIL(err, RIDGE_ENOMEM, "vector of %u", cols);
+    } else if (!embed_only && !cpu->precise) {
+        w->format = cpu_format_find(type);
+        if (w->format != NULL) status = pack(cpu, w, err);
+    }
+    if (status != RIDGE_OK) {
+        cpu_weight_free(d, w);
+        return status;
+    }
+    *out = w;
+    return RIDGE_OK;
+}
+
+static ridge_status cpu_wait(device *d, ridge_error *err) {
+    (void)d;
+    (void)err;
+    return RIDGE_OK; /* submit runs on the calling thread and its team */
+}
+
+static void cpu_account(const device *d, dev_account *out) {
+    *out = ((const cpu_device *)d)->account;
+}
+
+static const device_vtable vtable = {
+    .destroy = cpu_destroy,
+    .weight_upload = cpu_weight_upload,
+    .weight_free = cpu_weight_free,
+    .kv_create = cpu_kv_create,
+    .kv_free = cpu_kv_free,
+    .kv_copy = cpu_kv_copy,
+    .compile = cpu_compile,
+    .compiled_free = cpu_compiled_free,
+    .submit = cpu_submit,
+    .wait = cpu_wait,
+    .head = cpu_head,
+    .account = cpu_account,
+};
+
+ridge_status device_cpu_create(device **out, const device_cpu_params *p, ridge_error *err) {
+    cpu_device *d = mem_zalloc(1, sizeof *d);
+    if (d == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "device");
+    d->base.vtable = &vtable;
+    d->precise = p->precise;
+    ridge_status status = cpu_kernels_choose(&d->kernels, p->isa, err);
+    if (status == RIDGE_OK)
+        status = team_create(&d->team, p->n_threads > 0 ? p->n_threads : team_usable_cpus(), err);
+    if (status != RIDGE_OK) {
+        cpu_destroy(&d->base);
+        return status;
+    }
+    *out = &d->base;
+    return RIDGE_OK;
+}
+
+const char *device_cpu_isa(const device *d) {
+    return ((const cpu_device *)d)->kernels->isa;
+}

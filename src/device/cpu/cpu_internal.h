@@ -1,0 +1,288 @@
+/* device/cpu: what its files share: packed weights, quantised activations, the kernel table.
+ *
+ * A weight matrix is packed in panels of 16 rows. A panel is a run of superblocks along K; each
+ * superblock is a header of f16 scales for its 16 rows, then blocks of 32 values: bit planes in
+ * which 4 consecutive K of the 16 rows make one 64-byte register ("quad"), then sub-scales. The
+ * quants are unsigned; a value is s * (q - zero) or s * q + m, where s and m are exactly those of
+ * the file's formula.
+ *
+ * The one order of accumulation (every path, one row as many): per output element, over blocks of
+ * 32 in order and the halves of a block in order,
+ *     isum = sum q*x - zero * sum x                  (int32, exact)
+ *     acc  = fma((float)isum, s * d_x, acc)
+ *     acc  = fma(m, d_x * sum x, acc)                (formats with a minimum)
+ * so all paths give the same bits.
+ */
+#ifndef RIDGE_DEVICE_CPU_INTERNAL_H
+#define RIDGE_DEVICE_CPU_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "base/team.h"
+#include "device/device.h"
+
+#define CPU_PANEL 16 /* rows of a panel */
+#define CPU_BLOCK 32 /* values of K per block */
+#define CPU_QUADS 8  /* groups of 4 K in a block */
+#define CPU_TILE 12  /* tokens of an activation tile */
+#define CPU_SPAN 256 /* context tokens of one attention partial */
+
+/* How the planes of a block combine to the unsigned quants. Sizes for 16 rows x 32 values:
+ * nibbles 256 bytes (register i: quad 2i low, quad 2i+1 high), pairs 128 (register i: quads
+ * 4i..4i+3 from the low bits up), bits 64 (bit i: quad i), bytes 512 (register i: quad i). */
+typedef enum {
+    CPU_U2,       /* pairs */
+    CPU_U3,       /* pairs, bits */
+    CPU_U4,       /* nibbles */
+    CPU_U4_TABLE, /* nibbles that index the IQ4_NL table, biased by 128 */
+    CPU_U5,       /* nibbles, bits */
+    CPU_U6,       /* nibbles, pairs */
+    CPU_U8        /* bytes */
+} cpu_planes;
+
+typedef enum {
+    CPU_SCALE,        /* header: d */
+    CPU_SCALE_MIN,    /* header: d, m */
+    CPU_SUB_MIN,      /* header: d, dmin; block: u8 sc[16], u8 mn[16];  s = d*sc, m = -dmin*mn */
+    CPU_SUB_HALF,     /* header: d; block: i8 sc[2][16];                s = d*sc per 16 values */
+    CPU_SUB_HALF_MIN, /* header: d, dmin; block: u8 (sc | mn << 4)[2][16], per 16 values */
+} cpu_scaling;
+
+typedef struct {
+    quant_type type;
+    cpu_planes planes;
+    cpu_scaling scaling;
+    int zero_shift;      /* zero = 1 << zero_shift; -1: zero = 0 */
+    uint32_t n_blocks;   /* blocks of a superblock */
+    uint32_t head_bytes; /* header of a superblock */
+    uint32_t quant_bytes, sub_bytes;
+    bool halves, has_min;
+} cpu_format;
+
+/* NULL: not an integer format. */
+const cpu_format *cpu_format_find(quant_type type);
+size_t cpu_panel_bytes(const cpu_format *f, uint32_t cols);
+/* Packs 16 rows (fewer at the end: the rest become zero) from the file's rows; panel is zeroed. */
+void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, uint32_t n_rows,
+                    uint32_t cols, uint8_t *panel);
+extern const uint8_t cpu_iq4_table[16]; /* biased by 128 */
+
+/* 32 activations of one token: x = d * q. Tile t of a batch holds its tokens [12t, 12t + width) as
+ * [n_blocks][width], width = 12 but in the last tile, so that a tile is one stream. */
+typedef struct {
+    float d, xsum;         /* xsum = d * sum q */
+    int32_t nsum, nsum_lo; /* -sum q over 32; over the first 16 */
+    int8_t q[CPU_BLOCK];
+} cpu_xblock;
+
+/* An unpacked block of a panel: for many tokens a panel is unpacked once. m is negative or 0. */
+typedef struct {
+    _Alignas(64) uint8_t q[CPU_BLOCK * CPU_PANEL]; /* [quad][row][4] */
+    float s[2][CPU_PANEL], m[2][CPU_PANEL];        /* per half; [0] alone unless format->halves */
+} cpu_ublock;
+
+/* Up to CPU_TILE tokens times one panel. */
+typedef struct {
+    const cpu_format *format;
+    const cpu_ublock *w; /* [n_blocks] */
+    const cpu_xblock *x; /* [n_blocks][width] */
+    uint32_t n_blocks, width;
+    float *out; /* [width, ld]; n_rows <= 16 columns are written */
+    size_t ld;
+    uint32_t n_rows;
+} cpu_gemm_args;
+
+typedef struct {
+    const float *w; /* [cols][16] */
+    const float *x; /* [n, ldx] */
+    size_t ldx;
+    uint32_t cols, n;
+    float *out; /* [n, ld] */
+    size_t ld;
+    uint32_t n_rows;
+} cpu_fgemm_args;
+
+/* One span of context against n queries that share a KV head. */
+typedef struct {
+    const float *k; /* [span / 16][head_dim][16] */
+    const float *v; /* [span][head_dim] */
+    uint32_t head_dim, n;
+    const float *const *q;       /* [n] -> [head_dim] */
+    const uint32_t *begin, *end; /* [n] visible tokens of the span; begin >= end: none */
+    float scale, softcap;
+    float *scores; /* scratch [n][256] */
+    float *m, *l;  /* out [n]: maximum, sum of exp(score - m); l = 0: none */
+    float *o;      /* out [n][head_dim]: sum of exp(score - m) * v */
+} cpu_span_args;
+
+typedef struct {
+    const char *isa;
+    /* linear, integer */
+    void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
+    void (*gemm)(const cpu_gemm_args *a);
+    /* One token from the packed form; NULL: unpack, then gemm. n_rows <= 16 of out are written. */
+    void (*gemv)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, const cpu_xblock *x,
+                 float *out, uint32_t n_rows);
+    /* linear, f32; from16: 16-bit panels [cols][16] to f32 */
+    void (*fgemm)(const cpu_fgemm_args *a);
+    void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
+    void (*narrow_f16)(const float *src, uint16_t *dst, size_t n);
+    /* row-wise; x and out may be the same */
+    void (*quantize)(const float *x, uint32_t cols, cpu_xblock *out, size_t stride);
+    void (*rms_norm)(const float *x, const float *w, float *out, uint32_t n, float eps);
+    void (*glu)(const float *x, const float *y, float *out, uint32_t n, dev_activation act);
+    void (*add)(const float *x, const float *y, float *out, uint32_t n);
+    void (*scale)(const float *x, float s, float *out, uint32_t n);
+    void (*softcap)(const float *x, float cap, float *out, uint32_t n);
+    void (*rope_neox)(float *x, const float *cosine, const float *sine, uint32_t half);
+    void (*rope_pairs)(float *x, const float *cosine, const float *sine, uint32_t half);
+    void (*attend)(const cpu_span_args *a);
+    /* Adds a partial to a running one (l = 0 at first): the merge in span order. */
+    void (*merge)(float *m, float *l, float *o, float m2, float l2, const float *o2, uint32_t n);
+} cpu_kernels;
+
+extern const cpu_kernels cpu_kernels_portable;
+#if defined(__x86_64__)
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
+#endif
+/* The path named (NULL: the best here); RIDGE_EUNSUPPORTED when this machine lacks it. */
+ridge_status cpu_kernels_choose(const cpu_kernels **out, const char *isa,
+                                ridge_error *err) RIDGE_CHECKED;
+
+struct dev_weight {
+    quant_type type;
+    uint32_t rows, cols;
+    const uint8_t *file; /* [rows][row_bytes] */
+    size_t row_bytes;
+    const cpu_format *format; /* not NULL: packed */
+    uint8_t *packed;          /* [n_panels][panel_bytes] */
+    size_t panel_bytes, packed_bytes;
+    float *vector; /* rows == 1: [cols] in f32; else NULL */
+};
+
+struct dev_kv {
+    dev_kv_layout layout;
+    struct {
+        uint8_t *k, *v;     /* [n_layers][n_blocks][n_kv_heads][head_dim][block_size], and
+                               [n_layers][n_blocks][n_kv_heads][block_size][head_dim] */
+        size_t block_elems; /* n_kv_heads * head_dim * block_size */
+        size_t bytes;       /* of k, and of v */
+    } groups[DEV_MAX_GROUPS];
+    size_t elem_bytes;
+};
+
+typedef struct {
+    device base;
+    const cpu_kernels *kernels;
+    team *team;
+    bool precise;
+    dev_account account;
+} cpu_device;
+
+/* kv.c */
+ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err);
+void cpu_kv_free(device *d, dev_kv *kv);
+void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
+                 uint32_t n_tokens);
+/* Token `position` of a sequence: k and v [n_kv_heads * head_dim]. scratch: [row] of 16 bits. */
+void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
+                  const int32_t *blocks, uint32_t position, const float *k, const float *v,
+                  uint16_t *scratch);
+/* Tokens [begin, end) of one KV head as f32, in the form of cpu_span_args; begin a multiple of 256.
+ */
+void cpu_kv_stage(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
+                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, float *k,
+                  float *v);
+
+/* compile.c and run.c */
+typedef enum {
+    CPU_OP_QUANTIZE = DEV_GATHER + 1, /* in[0] -> the quantised input of the next linear */
+    CPU_OP_ROPE_TABLE,                /* cos and sin of the row's position */
+    CPU_OP_MERGE                      /* partials of the attention before -> out[0] */
+} cpu_op_kind;
+
+typedef struct {
+    int kind; /* dev_op_kind or cpu_op_kind */
+    dev_op op;
+    uint32_t rope_table; /* DEV_ROPE, CPU_OP_ROPE_TABLE */
+} cpu_op;
+
+typedef enum { CPU_STEP_ROWS, CPU_STEP_LINEAR, CPU_STEP_ATTENTION } cpu_step_kind;
+
+/* Between two barriers: a run of row-wise operations, or one linear or attention. */
+typedef struct {
+    cpu_step_kind kind;
+    uint32_t first_op, n_ops;
+} cpu_step;
+
+typedef struct {
+    float *data; /* [rows, ld]; NULL: the caller's logits */
+    uint32_t width, ld;
+} cpu_value;
+
+typedef struct {
+    const float *inv_freq;
+    uint32_t n_pairs;
+    float mscale;
+    float *cosine, *sine; /* [max_tokens, n_pairs] */
+} cpu_rope;
+
+#define CPU_MAX_ROPES 8
+
+typedef struct {
+    float *panel;   /* [max_cols][16] f32, or cpu_ublock[max_cols / 32] */
+    float *rows;    /* [16][max_cols]: dequantised rows */
+    float *k, *v;   /* [256 * max_head_dim] each: a staged span */
+    float *scores;  /* [CPU_QUERIES][256] */
+    float *partial; /* [CPU_QUERIES][max_head_dim] */
+    float *state;   /* [CPU_QUERIES][max_head_dim] */
+    uint16_t *half; /* [max_kv_width] */
+} cpu_scratch;
+
+#define CPU_QUERIES 64      /* (row, head) pairs of one attention task, at most */
+#define CPU_MAX_SPLITS 8192 /* partials kept for attention split over spans */
+#define CPU_SPLIT_ROWS 4    /* sequences with at most so many rows are split over spans */
+
+/* How the attention of one sequence of the batch is shared out; n_spans of its whole context. */
+typedef struct {
+    bool split; /* by spans, whose partials are kept, rather than by rows */
+    uint32_t n_spans;
+    size_t first_partial; /* of split_*: [row][head][span] */
+} cpu_seq;
+
+struct dev_compiled {
+    cpu_device *device;
+    cpu_op *ops;
+    size_t n_ops;
+    cpu_step *steps; /* body [0, head_step), head [head_step, n_steps) */
+    size_t n_steps, head_step;
+    cpu_value *values;
+    size_t n_values;
+    uint32_t max_tokens, n_vocab;
+    cpu_xblock *x; /* the quantised input: max_tokens * max_blocks */
+    cpu_rope ropes[CPU_MAX_ROPES];
+    uint32_t n_ropes;
+    uint32_t max_cols, max_head_dim, max_heads, max_kv_width, n_embed_rows;
+    cpu_scratch *scratch;      /* [team size] */
+    float *split_ml, *split_o; /* [CPU_MAX_SPLITS][2], [CPU_MAX_SPLITS][max_head_dim] */
+    cpu_seq *seqs;             /* [max_tokens] per sequence of this batch */
+    uint32_t *rows;            /* [max_tokens] the sequence of each row */
+    arena memory;
+
+    /* the batch of the last submit */
+    dev_batch batch;
+    dev_kv *kv;
+};
+
+ridge_status cpu_compile(device *d, dev_compiled **out, const dev_program *p, uint32_t max_tokens,
+                         ridge_error *err);
+void cpu_compiled_free(device *d, dev_compiled *c);
+ridge_status cpu_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
+                        ridge_error *err);
+ridge_status cpu_head(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
+                      float *logits, ridge_error *err);
+
+#endif

@@ -1,0 +1,27 @@
+/* device/cpu/kernels_avx512: the table of the avx512 path. */
+#include <math.h>
+
+#include "device/cpu/linear.h"
+#include "device/cpu/vec_avx512.h"
+#include "format/quant.h"
+
+#include "device/cpu/vector_ops.inc"
+
+const cpu_kernels cpu_kernels_avx512 = {
+    .isa = "avx512",
+    .unpack = cpu_unpack_portable,
+    .gemm = cpu_gemm_portable,
+    .fgemm = fgemm,
+    .widen_f16 = widen_f16,
+    .narrow_f16 = narrow_f16,
+    .quantize = quantize,
+    .rms_norm = rms_norm,
+    .glu = glu,
+    .add = add,
+    .scale = scale,
+    .softcap = softcap,
+    .rope_neox = rope_neox,
+    .rope_pairs = rope_pairs,
+    .attend = attend,
+    .merge = merge,
+};

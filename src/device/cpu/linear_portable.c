@@ -1,0 +1,117 @@
+/* device/cpu/linear_portable: the integer product in plain C, the reference of the other paths.
+ *
+ * A panel is unpacked to one byte per value and f32 scales, then multiplied token by token in the
+ * order of accumulation of cpu_internal.h.
+ */
+#include "device/cpu/linear.h"
+
+#include <math.h>
+#include <string.h>
+
+static int nibble_at(const uint8_t *p, uint32_t quad, uint32_t i) {
+    return p[quad / 2 * 64 + i] >> 4 * (quad & 1) & 15;
+}
+
+static int pair_at(const uint8_t *p, uint32_t quad, uint32_t i) {
+    return p[quad / 4 * 64 + i] >> 2 * (quad & 3) & 3;
+}
+
+static int bit_at(const uint8_t *p, uint32_t quad, uint32_t i) {
+    return p[i] >> quad & 1;
+}
+
+static int quant_at(cpu_planes planes, const uint8_t *p, uint32_t quad, uint32_t i) {
+    switch (planes) {
+    case CPU_U2: return pair_at(p, quad, i);
+    case CPU_U3: return pair_at(p, quad, i) | bit_at(p + 128, quad, i) << 2;
+    case CPU_U4: return nibble_at(p, quad, i);
+    case CPU_U4_TABLE: return cpu_iq4_table[nibble_at(p, quad, i)];
+    case CPU_U5: return nibble_at(p, quad, i) | bit_at(p + 256, quad, i) << 4;
+    case CPU_U6: return nibble_at(p, quad, i) | pair_at(p + 256, quad, i) << 4;
+    case CPU_U8: return p[quad * 64 + i];
+    }
+    return 0;
+}
+
+static float f16_at(const uint8_t *p, uint32_t r) {
+    uint16_t h;
+    memcpy(&h, p + 2 * r, 2);
+    return quant_f16_to_f32(h);
+}
+
+void cpu_unpack_scales(const cpu_format *f, const uint8_t *head, const uint8_t *sub,
+                       cpu_ublock *out) {
+    for (uint32_t r = 0; r < CPU_PANEL; r++) {
+        float d = f16_at(head, r), m = f->has_min ? f16_at(head + 32, r) : 0;
+        switch (f->scaling) {
+        case CPU_SCALE: out->s[0][r] = d; break;
+        case CPU_SCALE_MIN:
+            out->s[0][r] = d;
+            out->m[0][r] = m;
+            break;
+        case CPU_SUB_MIN:
+            out->s[0][r] = d * (float)sub[r];
+            out->m[0][r] = -m * (float)sub[16 + r];
+            break;
+        case CPU_SUB_HALF:
+            for (int h = 0; h < 2; h++) out->s[h][r] = d * (float)(int8_t)sub[16 * h + (int)r];
+            break;
+        case CPU_SUB_HALF_MIN:
+            for (int h = 0; h < 2; h++) {
+                out->s[h][r] = d * (float)(sub[16 * h + (int)r] & 15);
+                out->m[h][r] = -m * (float)(sub[16 * h + (int)r] >> 4);
+            }
+            break;
+        }
+    }
+}
+
+void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
+                         cpu_ublock *out) {
+    const uint8_t *head = panel, *at = panel + f->head_bytes;
+    for (uint32_t b = 0; b < n_blocks; b++, out++) {
+        if (b > 0 && b % f->n_blocks == 0) {
+            head = at;
+            at += f->head_bytes;
+        }
+        for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
+            for (uint32_t i = 0; i < 64; i++)
+                out->q[quad * 64 + i] = (uint8_t)quant_at(f->planes, at, quad, i);
+        cpu_unpack_scales(f, head, at + f->quant_bytes, out);
+        at += f->quant_bytes + f->sub_bytes;
+    }
+}
+
+/* sum over 16 values (one half) of row r */
+static int32_t dot_half(const cpu_ublock *w, const int8_t *x, uint32_t half, uint32_t r) {
+    int32_t sum = 0;
+    for (uint32_t quad = half * 4; quad < half * 4 + 4; quad++)
+        for (uint32_t j = 0; j < 4; j++) sum += w->q[quad * 64 + r * 4 + j] * x[quad * 4 + j];
+    return sum;
+}
+
+static float add_block(const cpu_format *f, const cpu_ublock *w, const cpu_xblock *x, uint32_t r,
+                       float acc) {
+    int32_t zero = f->zero_shift < 0 ? 0 : 1 << f->zero_shift;
+    int32_t low = dot_half(w, x->q, 0, r), high = dot_half(w, x->q, 1, r);
+    if (!f->halves) {
+        acc = fmaf((float)(low + high + zero * x->nsum), w->s[0][r] * x->d, acc);
+        return f->has_min ? fmaf(w->m[0][r], x->xsum, acc) : acc;
+    }
+    int32_t nsum_hi = x->nsum - x->nsum_lo;
+    acc = fmaf((float)(low + zero * x->nsum_lo), w->s[0][r] * x->d, acc);
+    if (f->has_min) acc = fmaf(w->m[0][r], x->d * (float)-x->nsum_lo, acc);
+    acc = fmaf((float)(high + zero * nsum_hi), w->s[1][r] * x->d, acc);
+    if (f->has_min) acc = fmaf(w->m[1][r], x->d * (float)-nsum_hi, acc);
+    return acc;
+}
+
+void cpu_gemm_portable(const cpu_gemm_args *a) {
+    for (uint32_t t = 0; t < a->width; t++)
+        for (uint32_t r = 0; r < a->n_rows; r++) {
+            float acc = 0;
+            for (uint32_t b = 0; b < a->n_blocks; b++)
+                acc = add_block(a->format, &a->w[b], &a->x[b * a->width + t], r, acc);
+            a->out[t * a->ld + r] = acc;
+        }
+}

@@ -1,0 +1,361 @@
+/* device/cpu/run: every member of the team walks the steps of a program; a barrier between steps.
+ *
+ * Work is cut into fixed chunks: rows of a row-wise step, panels x tokens of a linear, heads x rows
+ * or heads x spans of an attention. No result depends on how: each output element is made by one
+ * member in the order that the kernels fix. Nothing is allocated here.
+ */
+#include "device/cpu/run.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+static float *value_row(const cpu_run *r, dev_value v, uint32_t row) {
+    const cpu_value *value = &r->c->values[v];
+    return (value->data != NULL ? value->data : r->logits) + (size_t)row * value->ld;
+}
+
+static uint32_t value_width(const cpu_run *r, dev_value v) {
+    return r->c->values[v].width;
+}
+
+/* Row-wise operations -------------------------------------------------------------------------- */
+
+static void run_embed(const cpu_run *r, const dev_op *op, uint32_t row) {
+    const dev_weight *w = op->w[0];
+    float *out = value_row(r, op->out[0], row);
+    size_t token = (size_t)r->c->batch.tokens[row];
+    quant_dequantize(w->type, w->file + token * w->row_bytes, out, w->cols);
+    if (op->scale != 1.0f && op->scale != 0.0f) r->k->scale(out, op->scale, out, w->cols);
+}
+
+static void run_norm(const cpu_run *r, const dev_op *op, uint32_t row) {
+    uint32_t width = value_width(r, op->in[0]), n = op->head_dim ? op->head_dim : width;
+    const float *in = value_row(r, op->in[0], row);
+    float *out = value_row(r, op->out[0], row);
+    for (uint32_t i = 0; i < width; i += n)
+        r->k->rms_norm(in + i, op->w[0]->vector, out + i, n, op->eps);
+}
+
+/* Token of tile `row / 12`, as cpu_xblock says. */
+static void run_quantize(const cpu_run *r, const dev_op *op, uint32_t row) {
+    uint32_t cols = value_width(r, op->in[0]), first = row / CPU_TILE * CPU_TILE;
+    uint32_t width = r->n_rows - first < CPU_TILE ? r->n_rows - first : CPU_TILE;
+    cpu_xblock *tile = r->c->x + (size_t)first * (cols / CPU_BLOCK);
+    r->k->quantize(value_row(r, op->in[0], row), cols, tile + (row - first), width);
+}
+
+/* Angles in double: at position 100,000 a float is off by 0.01. */
+static void run_rope_table(const cpu_run *r, uint32_t index, uint32_t row) {
+    const cpu_rope *rope = &r->c->ropes[index];
+    double position = r->c->batch.positions[row];
+    float *cosine = rope->cosine + (size_t)row * rope->n_pairs;
+    float *sine = rope->sine + (size_t)row * rope->n_pairs;
+    for (uint32_t i = 0; i < rope->n_pairs; i++) {
+        double angle = position * (double)rope->inv_freq[i];
+        cosine[i] = (float)(cos(angle) * (double)rope->mscale);
+        sine[i] = (float)(sin(angle) * (double)rope->mscale);
+    }
+}
+
+static void run_rope(const cpu_run *r, const cpu_op *op, uint32_t row) {
+    const cpu_rope *rope = &r->c->ropes[op->rope_table];
+    const float *cosine = rope->cosine + (size_t)row * rope->n_pairs;
+    const float *sine = rope->sine + (size_t)row * rope->n_pairs;
+    float *x = value_row(r, op->op.in[0], row);
+    uint32_t width = value_width(r, op->op.in[0]);
+    for (uint32_t i = 0; i < width; i += op->op.head_dim)
+        (op->op.rope_neox ? r->k->rope_neox : r->k->rope_pairs)(x + i, cosine, sine, rope->n_pairs);
+}
+
+static void run_kv_write(const cpu_run *r, const dev_op *op, uint32_t row, uint16_t *scratch) {
+    const dev_seq *seq = &r->c->batch.seqs[r->c->rows[row]];
+    cpu_kv_write(r->k, r->c->kv, op->group, op->layer, seq->blocks[op->group],
+                 (uint32_t)r->c->batch.positions[row], value_row(r, op->in[0], row),
+                 value_row(r, op->in[1], row), scratch);
+}
+
+static void run_gather(const cpu_run *r, const dev_op *op, uint32_t row) {
+    memcpy(value_row(r, op->out[0], row), value_row(r, op->in[0], r->gather[row]),
+           value_width(r, op->out[0]) * sizeof(float));
+}
+
+static void run_row_op(const cpu_run *r, const cpu_op *op, uint32_t row, cpu_scratch *scratch) {
+    const dev_op *o = &op->op;
+    switch (op->kind) {
+    case DEV_EMBED: run_embed(r, o, row); return;
+    case DEV_RMS_NORM: run_norm(r, o, row); return;
+    case DEV_ROPE: run_rope(r, op, row); return;
+    case DEV_KV_WRITE: run_kv_write(r, o, row, scratch->half); return;
+    case DEV_GATHER: run_gather(r, o, row); return;
+    case CPU_OP_QUANTIZE: run_quantize(r, o, row); return;
+    case CPU_OP_ROPE_TABLE: run_rope_table(r, op->rope_table, row); return;
+    case CPU_OP_MERGE: cpu_attention_merge(r, o, row, value_row(r, o->out[0], row)); return;
+    default: break;
+    }
+    const float *x = value_row(r, o->in[0], row);
+    float *out = value_row(r, o->out[0], row);
+    uint32_t n = value_width(r, o->out[0]);
+    switch (op->kind) {
+    case DEV_GLU: r->k->glu(x, value_row(r, o->in[1], row), out, n, o->activation); return;
+    case DEV_ADD: r->k->add(x, value_row(r, o->in[1], row), out, n); return;
+    case DEV_SCALE: r->k->scale(x, o->scale, out, n); return;
+    case DEV_SOFTCAP: r->k->softcap(x, o->softcap, out, n); return;
+    default: ridge_assert(!"no row-wise operation");
+    }
+}
+
+static void run_rows(const cpu_run *r, const cpu_step *step, int member) {
+    uint32_t size = r->n_rows / (uint32_t)(8 * r->n_members);
+    size = size < 1 ? 1 : size > 16 ? 16 : size;
+    team_cursor work = team_work(r->team, member, (r->n_rows + size - 1) / size);
+    for (uint32_t chunk; team_next(&work, &chunk);) {
+        uint32_t end = (chunk + 1) * size < r->n_rows ? (chunk + 1) * size : r->n_rows;
+        for (uint32_t row = chunk * size; row < end; row++)
+            for (uint32_t i = 0; i < step->n_ops; i++)
+                run_row_op(r, &r->c->ops[step->first_op + i], row, &r->c->scratch[member]);
+    }
+}
+
+/* Linear --------------------------------------------------------------------------------------- */
+
+#define TOKEN_BLOCK                                                                                \
+    (8 * CPU_TILE) /* activations of so many tokens stay in the second-level cache */
+
+/* The chunks of one weight of a linear: token blocks x groups of panels. */
+typedef struct {
+    uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
+} linear_shape;
+
+static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
+    linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
+    s.block = w->format != NULL && r->n_rows > TOKEN_BLOCK ? TOKEN_BLOCK : r->n_rows;
+    s.n_blocks = (r->n_rows + s.block - 1) / s.block;
+    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
+    s.group = group < 1 ? 1 : group > 16 ? 16 : group;
+    s.n_groups = (s.n_panels + s.group - 1) / s.group;
+    s.n_chunks = s.n_groups * s.n_blocks;
+    return s;
+}
+
+typedef struct {
+    const dev_weight *w, *bias;
+    dev_value in, out;
+    uint32_t panel, first, end; /* tokens [first, end) */
+} panel_job;
+
+static void linear_integer(const cpu_run *r, const panel_job *j, cpu_ublock *unpacked) {
+    const cpu_format *f = j->w->format;
+    uint32_t n_blocks = j->w->cols / CPU_BLOCK, row = j->panel * CPU_PANEL;
+    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
+    const uint8_t *panel = j->w->packed + j->panel * j->w->panel_bytes;
+    bool direct = r->n_rows == 1 && r->k->gemv != NULL;
+    if (direct) {
+        r->k->gemv(f, panel, n_blocks, r->c->x, value_row(r, j->out, 0) + row, n_rows);
+        return;
+    }
+    r->k->unpack(f, panel, n_blocks, unpacked);
+    for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
+        uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
+        r->k->gemm(&(cpu_gemm_args){.format = f,
+                                    .w = unpacked,
+                                    .x = r->c->x + (size_t)t * n_blocks,
+                                    .n_blocks = n_blocks,
+                                    .width = width,
+                                    .out = value_row(r, j->out, t) + row,
+                                    .ld = r->c->values[j->out].ld,
+                                    .n_rows = n_rows});
+    }
+}
+
+/* The rows of a panel in f32, transposed to [cols][16]; rows past the end are zero. */
+static void dequantize_panel(const dev_weight *w, uint32_t row, uint32_t n_rows, float *rows,
+                             float *panel) {
+    for (uint32_t i = 0; i < n_rows; i++)
+        quant_dequantize(w->type, w->file + (size_t)(row + i) * w->row_bytes,
+                         rows + (size_t)i * w->cols, w->cols);
+    memset(rows + (size_t)n_rows * w->cols, 0, (CPU_PANEL - n_rows) * (size_t)w->cols * 4);
+    for (uint32_t k = 0; k < w->cols; k++)
+        for (uint32_t i = 0; i < CPU_PANEL; i++)
+            panel[(size_t)k * CPU_PANEL + i] = rows[(size_t)i * w->cols + k];
+}
+
+static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    uint32_t row = j->panel * CPU_PANEL;
+    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
+    dequantize_panel(j->w, row, n_rows, s->rows, s->panel);
+    r->k->fgemm(&(cpu_fgemm_args){.w = s->panel,
+                                  .x = value_row(r, j->in, j->first),
+                                  .ldx = r->c->values[j->in].ld,
+                                  .cols = j->w->cols,
+                                  .n = j->end - j->first,
+                                  .out = value_row(r, j->out, j->first) + row,
+                                  .ld = r->c->values[j->out].ld,
+                                  .n_rows = n_rows});
+}
+
+static void run_panel(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    if (j->w->format != NULL)
+        linear_integer(r, j, (cpu_ublock *)(void *)s->panel);
+    else
+        linear_float(r, j, s);
+    if (j->bias == NULL) return;
+    uint32_t row = j->panel * CPU_PANEL;
+    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
+    for (uint32_t t = j->first; t < j->end; t++) {
+        float *out = value_row(r, j->out, t) + row;
+        r->k->add(out, j->bias->vector + row, out, n_rows);
+    }
+}
+
+static void run_linear(const cpu_run *r, const dev_op *op, int member) {
+    linear_shape shapes[DEV_MAX_FANOUT];
+    uint32_t total = 0;
+    for (int i = 0; i < op->n_weights; i++) {
+        shapes[i] = shape_of(r, op->w[i]);
+        total += shapes[i].n_chunks;
+    }
+    team_cursor work = team_work(r->team, member, total);
+    for (uint32_t chunk; team_next(&work, &chunk);) {
+        int i = 0;
+        while (chunk >= shapes[i].n_chunks) chunk -= shapes[i++].n_chunks;
+        const linear_shape *s = &shapes[i];
+        uint32_t first = chunk / s->n_groups * s->block, panel = chunk % s->n_groups * s->group;
+        panel_job job = {.w = op->w[i], .bias = op->bias[i], .in = op->in[0], .out = op->out[i]};
+        job.first = first;
+        job.end = first + s->block < r->n_rows ? first + s->block : r->n_rows;
+        uint32_t last = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
+        for (; panel < last; panel++) {
+            job.panel = panel;
+            run_panel(r, &job, &r->c->scratch[member]);
+        }
+    }
+}
+
+/* The walk ------------------------------------------------------------------------------------- */
+
+static void run_member(void *context, int member, int n_members) {
+    const cpu_run *r = context;
+    (void)n_members;
+    for (size_t i = 0; i < r->n_steps; i++) {
+        const cpu_step *step = &r->steps[i];
+        const cpu_op *op = &r->c->ops[step->first_op];
+        if (i > 0) team_barrier(r->team);
+        switch (step->kind) {
+        case CPU_STEP_ROWS: run_rows(r, step, member); break;
+        case CPU_STEP_LINEAR: run_linear(r, &op->op, member); break;
+        case CPU_STEP_ATTENTION:
+            cpu_attention_run(r, &op->op, member, value_row(r, op->op.in[0], 0),
+                              value_row(r, op->op.out[0], 0));
+            break;
+        }
+    }
+}
+
+static void account_linear(const dev_op *op, uint32_t n_rows, dev_account *a) {
+    for (int i = 0; i < op->n_weights; i++) {
+        a->flops += 2.0 * op->w[i]->rows * op->w[i]->cols * n_rows;
+        a->weight_bytes += (double)op->w[i]->rows * (double)op->w[i]->row_bytes;
+    }
+}
+
+/* 2 multiply-adds per visible token and column; each token of a sequence's window is read once. */
+static void account_attention(const dev_compiled *c, const dev_op *op, dev_account *a) {
+    double elem = (double)c->kv->elem_bytes;
+    for (uint32_t s = 0; s < c->batch.n_seqs; s++) {
+        const dev_seq *seq = &c->batch.seqs[s];
+        double visible = 0;
+        for (uint32_t i = 0; i < seq->n_rows; i++) {
+            uint32_t all = (uint32_t)c->batch.positions[seq->first_row + i] + 1;
+            visible += op->window != 0 && all > op->window ? op->window : all;
+        }
+        double read = seq->n_context, reach = (double)op->window + seq->n_rows - 1;
+        if (op->window != 0 && read > reach) read = reach;
+        a->flops += 4.0 * op->n_heads * op->head_dim * visible;
+        a->kv_bytes += 2.0 * op->n_kv_heads * op->head_dim * elem * (read + seq->n_rows);
+    }
+}
+
+static void account_steps(const cpu_run *r, dev_account *a) {
+    for (size_t i = 0; i < r->n_steps; i++) {
+        const cpu_op *op = &r->c->ops[r->steps[i].first_op];
+        if (r->steps[i].kind == CPU_STEP_LINEAR) account_linear(&op->op, r->n_rows, a);
+        if (r->steps[i].kind == CPU_STEP_ATTENTION) account_attention(r->c, &op->op, a);
+    }
+}
+
+static void run_steps(dev_compiled *c, cpu_run *r) {
+    cpu_device *d = c->device;
+    r->c = c;
+    r->k = d->kernels;
+    r->team = d->team;
+    r->n_members = team_size(d->team);
+    double start = clock_now_s();
+    team_run(d->team, run_member, r);
+    d->account.seconds += clock_now_s() - start;
+    account_steps(r, &d->account);
+}
+
+/* What the batch says of one sequence, before anything follows its pointers. */
+static ridge_status check_seq(const dev_compiled *c, const dev_kv *kv, const dev_batch *b,
+                              const dev_seq *s, ridge_error *err) {
+    if (s->first_row > b->n_tokens || s->n_rows > b->n_tokens - s->first_row || s->n_rows == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "batch: rows %u+%u of %u", s->first_row, s->n_rows,
+                          b->n_tokens);
+    for (uint32_t i = s->first_row; i < s->first_row + s->n_rows; i++) {
+        if (b->tokens[i] < 0 || (uint32_t)b->tokens[i] >= c->n_embed_rows)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "token id %d: the model has %u", b->tokens[i],
+                              c->n_embed_rows);
+        if (b->positions[i] < 0 || (uint32_t)b->positions[i] >= s->n_context)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "position %d of a context of %u", b->positions[i],
+                              s->n_context);
+    }
+    for (uint32_t g = 0; kv != NULL && g < kv->layout.n_groups; g++)
+        if (s->blocks[g] == NULL)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "batch: no block table for group %u", g);
+    return RIDGE_OK;
+}
+
+ridge_status cpu_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
+                        ridge_error *err) {
+    if (batch->n_tokens == 0 || batch->n_tokens > c->max_tokens || batch->n_seqs > batch->n_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "batch of %u tokens in %u sequences, at most %u",
+                          batch->n_tokens, batch->n_seqs, c->max_tokens);
+    uint32_t n_rows = 0;
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        const dev_seq *seq = &batch->seqs[s];
+        RIDGE_TRY(check_seq(c, kv, batch, seq, err));
+        for (uint32_t i = 0; i < seq->n_rows; i++) c->rows[seq->first_row + i] = s;
+        n_rows += seq->n_rows;
+    }
+    if (n_rows != batch->n_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "batch: %u rows in sequences, %u tokens", n_rows,
+                          batch->n_tokens);
+    c->batch = *batch;
+    c->kv = kv;
+    cpu_attention_plan(c);
+    ((cpu_device *)d)->account = (dev_account){0};
+    cpu_run r = {.steps = c->steps, .n_steps = c->head_step, .n_rows = batch->n_tokens};
+    run_steps(c, &r);
+    return RIDGE_OK;
+}
+
+ridge_status cpu_head(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
+                      float *logits, ridge_error *err) {
+    (void)d;
+    if (n_rows == 0 || n_rows > DEV_HEAD_ROWS)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "logits of %u rows, at most %d", n_rows,
+                          DEV_HEAD_ROWS);
+    for (uint32_t i = 0; i < n_rows; i++)
+        if (rows[i] >= c->batch.n_tokens)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "logits of row %u of %u", rows[i],
+                              c->batch.n_tokens);
+    cpu_run r = {.steps = c->steps + c->head_step,
+                 .n_steps = c->n_steps - c->head_step,
+                 .n_rows = n_rows,
+                 .logits = logits,
+                 .gather = rows};
+    run_steps(c, &r);
+    return RIDGE_OK;
+}

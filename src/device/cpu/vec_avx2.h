@@ -1,0 +1,77 @@
+/* device/cpu/vec_avx2: the vector of vector_ops.inc, 8 lanes of AVX2 and FMA. */
+#ifndef RIDGE_DEVICE_CPU_VEC_AVX2_H
+#define RIDGE_DEVICE_CPU_VEC_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define V_LANES 8
+#define V_QUERIES 4
+typedef __m256 vf;
+
+static inline vf v_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void v_store(float *p, vf a) {
+    _mm256_storeu_ps(p, a);
+}
+static inline __m256i v_first(uint32_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline vf v_load_n(const float *p, uint32_t n) {
+    return _mm256_maskload_ps(p, v_first(n));
+}
+static inline void v_store_n(float *p, vf a, uint32_t n) {
+    _mm256_maskstore_ps(p, v_first(n), a);
+}
+static inline vf v_set1(float a) {
+    return _mm256_set1_ps(a);
+}
+static inline vf v_add(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+static inline vf v_sub(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+static inline vf v_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline vf v_div(vf a, vf b) {
+    return _mm256_div_ps(a, b);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf v_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+static inline vf v_abs(vf a) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
+static inline vf v_rint(vf a) {
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vf v_if_lt(vf a, vf b, vf x, vf y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+static inline vf v_pow2(vf a) {
+    __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+static inline void v_store_i8(int8_t *p, vf a) {
+    __m256i i = _mm256_cvtps_epi32(a);
+    __m128i h = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(h, h));
+}
+static inline vf v_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline void v_store_f16(uint16_t *p, vf a) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* device/cpu/vec_portable: the vector of vector_ops.inc, one lane: plain C. */
+#ifndef RIDGE_DEVICE_CPU_VEC_PORTABLE_H
+#define RIDGE_DEVICE_CPU_VEC_PORTABLE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "format/quant.h"
+
+#define V_LANES 1
+#define V_QUERIES 4 /* queries of a register tile in attention */
+typedef float vf;
+
+static inline vf v_load(const float *p) {
+    return *p;
+}
+static inline void v_store(float *p, vf a) {
+    *p = a;
+}
+static inline vf v_load_n(const float *p, uint32_t n) {
+    return n > 0 ? *p : 0;
+}
+static inline void v_store_n(float *p, vf a, uint32_t n) {
+    if (n > 0) *p = a;
+}
+static inline vf v_set1(float a) {
+    return a;
+}
+static inline vf v_add(vf a, vf b) {
+    return a + b;
+}
+static inline vf v_sub(vf a, vf b) {
+    return a - b;
+}
+static inline vf v_mul(vf a, vf b) {
+    return a * b;
+}
+static inline vf v_div(vf a, vf b) {
+    return a / b;
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return fmaf(a, b, c);
+}
+static inline vf v_max(vf a, vf b) {
+    return a > b ? a : b;
+}
+static inline vf v_min(vf a, vf b) {
+    return a < b ? a : b;
+}
+static inline vf v_abs(vf a) {
+    return fabsf(a);
+}
+static inline vf v_rint(vf a) {
+    return rintf(a);
+}
+/* a < b ? x : y */
+static inline vf v_if_lt(vf a, vf b, vf x, vf y) {
+    return a < b ? x : y;
+}
+/* 2^a for integral a in [-126, 127] */
+static inline vf v_pow2(vf a) {
+    uint32_t bits = (uint32_t)((int32_t)a + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline void v_store_i8(int8_t *p, vf a) {
+    *p = (int8_t)a;
+}
+static inline vf v_load_f16(const uint16_t *p) {
+    return quant_f16_to_f32(*p);
+}
+static inline void v_store_f16(uint16_t *p, vf a) {
+    *p = quant_f32_to_f16(a);
+}
+
+#endif
