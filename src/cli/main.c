@@ -9,6 +9,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"inspect", "what a model file holds", cmd_inspect},
+    {"tokenize", "text to token ids", cmd_tokenize},
+    {"detokenize", "token ids to text", cmd_detokenize},
     {"version", "print the version", cmd_version},
 };
 
