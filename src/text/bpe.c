@@ -121,7 +121,7 @@ ridge_status bpe_load(tokenizer *t, const gguf *g, ridge_error *err) {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
         int32_t id = vocab_find(&t->vocab, &byte, 1);
-        if (id != NO_TOKEN && t->vocab.tokens[id].type != TOKEN_USER) t->byte_id[b] = id;
+        if (id != NO_TOKEN && t->vocab.tokens[id].is_piece) t->byte_id[b] = id;
     }
     return RIDGE_OK;
 }
@@ -136,7 +136,7 @@ bool bpe_encode_piece(encoder *e, const char *s, size_t n) {
     const tokenizer *t = e->t;
     if (t->ignore_merges) {
         int32_t id = vocab_find(&t->vocab, s, n);
-        if (id != NO_TOKEN && t->vocab.tokens[id].type != TOKEN_USER) return encoder_put(e, id);
+        if (id != NO_TOKEN && t->vocab.tokens[id].is_piece) return encoder_put(e, id);
     }
     symbol *symbols = encoder_symbols(e, n);
     if (symbols == NULL) return false;

@@ -60,6 +60,9 @@ static bool add_token_text(tokenizer *t, vocab_token *token, gguf_string s, char
     if (t->family == KIND_BPE && !literal && bpe_token_bytes(s.data, s.len, scratch, &n)) {
         s.data = scratch;
         literal = true;
+        token->is_piece = token->type != TOKEN_BYTE;
+    } else if (t->family != KIND_BPE) {
+        token->is_piece = !literal && token->type != TOKEN_BYTE;
     }
     if (!vocab_add_text(v, s.data, n, &token->key)) return false;
     token->key_len = (uint32_t)n;

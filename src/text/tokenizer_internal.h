@@ -35,6 +35,7 @@ typedef struct {
     uint32_t bytes, bytes_len; /* in vocab.text: what it stands for in a text */
     uint32_t rank;             /* SPM: place in the order of scores; equal scores share one */
     uint8_t type;
+    bool is_piece;     /* merging makes it; others are only found as a whole, if at all */
     bool strips_right; /* whitespace after it in a text belongs to it */
 } vocab_token;
 

@@ -41,10 +41,6 @@ static void insert(vocab *v, int32_t id) {
     if (t->key_len > v->longest) v->longest = t->key_len;
 }
 
-static bool is_plain(const vocab_token *t) {
-    return t->type == TOKEN_NORMAL || t->type == TOKEN_UNUSED || t->type == TOKEN_UNDEFINED;
-}
-
 bool vocab_index(vocab *v) {
     size_t n_slots = 16;
     while (n_slots < v->n * 2) n_slots *= 2;
@@ -53,10 +49,13 @@ bool vocab_index(vocab *v) {
     v->n_slots = n_slots;
     for (size_t i = 0; i < n_slots; i++) v->slots[i] = (vocab_slot){0, NO_TOKEN};
     for (size_t i = 0; i < v->n; i++)
-        if (is_plain(&v->tokens[i])) insert(v, (int32_t)i);
-    /* Merges may also lead to a token that texts are searched for; never to a control token. */
-    for (size_t i = 0; i < v->n; i++)
-        if (v->tokens[i].type == TOKEN_USER) insert(v, (int32_t)i);
+        if (v->tokens[i].is_piece) insert(v, (int32_t)i);
+    /* Merges may be written with other tokens too, but never lead to a control token. */
+    for (size_t i = 0; i < v->n; i++) {
+        uint8_t type = v->tokens[i].type;
+        if (type == TOKEN_USER || type == TOKEN_NORMAL || type == TOKEN_UNUSED)
+            insert(v, (int32_t)i);
+    }
     return true;
 }
 
