@@ -194,8 +194,8 @@ int cmd_render(int argc, char **argv) {
         {"json", CLI_FLAG, &as_json, "print {\"text\":...}, or {\"error\":...}"},
         {"jsonl", CLI_FLAG, &lines, "one JSON object per input line, one result per line"},
     };
-    int n_args = 0, status = cli_parse(argc, argv, usage, options,
-                                       sizeof options / sizeof *options, &n_args);
+    int n_args = 0,
+        status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
     if (n_args > 1 || (n_args == 0 && template_name == NULL)) {
         fprintf(stderr, "usage: ridge %s\n", usage);

@@ -11,6 +11,7 @@ static const struct {
     {"inspect", "what a model file holds", cmd_inspect},
     {"tokenize", "text to token ids", cmd_tokenize},
     {"detokenize", "token ids to text", cmd_detokenize},
+    {"render", "a conversation to prompt text", cmd_render},
     {"version", "print the version", cmd_version},
 };
 

@@ -53,7 +53,8 @@ static jv eval_slice(jx *x, jenv *env, const jnode *n) {
 
 static jv eval_concat(jx *x, jenv *env, const jnode *n) {
     buf b = {.limit = x->max_output};
-    for (size_t i = 0; i < n->n && !jx_failed(x); i++) jv_write(x, &b, jinja_eval(x, env, n->items[i]));
+    for (size_t i = 0; i < n->n && !jx_failed(x); i++)
+        jv_write(x, &b, jinja_eval(x, env, n->items[i]));
     jx_step(x, b.len);
     return jv_from_buf(x, &b);
 }
@@ -176,8 +177,7 @@ jv jinja_call(jx *x, jv callee, const jargs *args) {
         return c->pos++ == 0 ? jv_from_jstr(&jstr_empty) : c->items[0];
     }
     case J_UNDEFINED:
-        if (callee.as.s != NULL)
-            return jx_fail(x, "%.*s", (int)callee.as.s->len, callee.as.s->p);
+        if (callee.as.s != NULL) return jx_fail(x, "%.*s", (int)callee.as.s->len, callee.as.s->p);
         return jx_fail(x, "an undefined value is not callable");
     default: return jx_fail(x, "'%s' object is not callable", jv_type_name(callee));
     }
@@ -237,12 +237,8 @@ static jv eval_node(jx *x, jenv *env, const jnode *n) {
         b = jinja_eval(x, env, n->b);
         x->line = n->line;
         return jx_failed(x) ? a : op_binary(x, n->op, a, b);
-    case N_AND:
-        a = jinja_eval(x, env, n->a);
-        return jv_truth(a) ? jinja_eval(x, env, n->b) : a;
-    case N_OR:
-        a = jinja_eval(x, env, n->a);
-        return jv_truth(a) ? a : jinja_eval(x, env, n->b);
+    case N_AND: a = jinja_eval(x, env, n->a); return jv_truth(a) ? jinja_eval(x, env, n->b) : a;
+    case N_OR: a = jinja_eval(x, env, n->a); return jv_truth(a) ? a : jinja_eval(x, env, n->b);
     case N_NOT: return jv_bool(!jv_truth(jinja_eval(x, env, n->a)));
     case N_NEG:
     case N_POS:

@@ -196,8 +196,7 @@ static void bind_rest(jx *x, jenv *scope, const jmacro_node *m, const jargs *arg
         }
     }
     jlist *varargs = jlist_new(&x->mem, 0);
-    for (size_t i = m->n_params; i < args->n_pos; i++)
-        jlist_push(&x->mem, varargs, args->pos[i]);
+    for (size_t i = m->n_params; i < args->n_pos; i++) jlist_push(&x->mem, varargs, args->pos[i]);
     if (varargs->n > 0 && !m->uses_varargs)
         jx_fail(x, "macro '%s' takes not more than %zu argument(s)", name, m->n_params);
     if (m->uses_caller) env_set_named(x, scope, "caller", caller);

@@ -339,8 +339,9 @@ FILTER(round) {
 
 FILTER(filesizeformat) {
     UNUSED;
-    static const char *const units[] = {"B", "B", "kB", "KiB", "MB", "MiB", "GB", "GiB", "TB",
-                                        "TiB", "PB", "PiB", "EB", "EiB", "ZB", "ZiB", "YB", "YiB"};
+    static const char *const units[] = {"B",  "B",   "kB", "KiB", "MB", "MiB",
+                                        "GB", "GiB", "TB", "TiB", "PB", "PiB",
+                                        "EB", "EiB", "ZB", "ZiB", "YB", "YiB"};
     jv missing = {.type = J_MISSING};
     jv n = f_float(x, v, &missing, raw);
     bool binary = a[0].type != J_MISSING && jv_truth(a[0]);
@@ -418,8 +419,8 @@ FILTER(urlencode) {
 static bool skip_entity(buf *b, const jstr *s, size_t *i) {
     static const struct {
         const char *name, *text;
-    } known[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&#34;", "\""}, {"&#39;", "'"},
-                 {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\u00A0"}};
+    } known[] = {{"&amp;", "&"}, {"&lt;", "<"},    {"&gt;", ">"},   {"&#34;", "\""},
+                 {"&#39;", "'"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\u00A0"}};
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         size_t n = strlen(known[k].name);
         if (s->len - *i < n || memcmp(s->p + *i, known[k].name, n) != 0) continue;

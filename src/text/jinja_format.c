@@ -68,7 +68,10 @@ static void format_int(buf *b, const format_spec *f, int64_t i) {
     uint64_t v = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
     char digits[72];
     size_t at = sizeof digits - 1;
-    unsigned base = f->type == 'x' || f->type == 'X' ? 16 : f->type == 'o' ? 8 : f->type == 'b' ? 2 : 10;
+    unsigned base = f->type == 'x' || f->type == 'X' ? 16
+                    : f->type == 'o'                 ? 8
+                    : f->type == 'b'                 ? 2
+                                                     : 10;
     const char *set = f->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
     digits[at] = '\0';
     do {
@@ -178,8 +181,7 @@ static void percent_convert(jx *x, buf *b, format_spec *f, jv v) {
     if (jx_failed(x)) return;
     if (f->type == 's' || f->type == 'r' || f->type == 'a') {
         buf t = {.limit = x->max_output};
-        if (f->type != 's')
-            jv_write_repr(x, &t, v, 0);
+        if (f->type != 's') jv_write_repr(x, &t, v, 0);
         const jstr *s = f->type == 's' ? jv_to_str(x, v) : jv_from_buf(x, &t).as.s;
         f->zero = false;
         if (f->align == 0) f->align = '>';
@@ -346,7 +348,9 @@ static jv field_value(jx *x, const jstr *name, const jargs *args, int64_t *autom
     while (head < name->len && !jx_failed(x)) {
         bool bracket = name->p[head++] == '[';
         size_t end = head;
-        while (end < name->len && (bracket ? name->p[end] != ']' : name->p[end] != '.' && name->p[end] != '[')) end++;
+        while (end < name->len &&
+               (bracket ? name->p[end] != ']' : name->p[end] != '.' && name->p[end] != '['))
+            end++;
         jv key = jv_slice(x, name, head, end);
         size_t used = 0;
         if (bracket && end > head && name->p[head] >= '0' && name->p[head] <= '9')

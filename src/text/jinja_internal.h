@@ -359,7 +359,7 @@ jv jv_range_at(const jrange *r, size_t i);
 
 /* text of values (jinja_repr.c) */
 const jstr *jv_to_str(jx *x, jv v); /* Python's str() */
-void jv_write(jx *x, buf *b, jv v);  /* the same, appended */
+void jv_write(jx *x, buf *b, jv v); /* the same, appended */
 void jv_write_repr(jx *x, buf *b, jv v, int depth);
 jv jv_tojson(jx *x, jv v, const jv *a);
 

@@ -23,7 +23,8 @@ static size_t space_at(const jlexer *l, size_t i) {
 }
 
 static size_t skip_spaces(const jlexer *l, size_t i) {
-    for (size_t width; (width = space_at(l, i)) > 0; i += width) {}
+    for (size_t width; (width = space_at(l, i)) > 0; i += width) {
+    }
     return i;
 }
 
@@ -187,8 +188,7 @@ static void lex_integer(jparser *p, jtoken *out, int base) {
     out->type = T_INT;
     out->value = jv_int(strtoll(digits, NULL, base));
     if (errno == 0) return;
-    if (base != 10 || n + 1 >= sizeof digits)
-        parse_fail(p, out->line, "integer literal too large");
+    if (base != 10 || n + 1 >= sizeof digits) parse_fail(p, out->line, "integer literal too large");
     out->value.type = J_BIG;
     out->value.as.s = jstr_make(&p->t->mem, digits, n);
 }

@@ -249,10 +249,7 @@ static jv partition(jx *x, jv self, jv separator, bool right) {
     bool found = at != SIZE_MAX;
     jlist_push(&x->mem, l, found ? jv_slice(x, s, 0, at) : right ? empty : self);
     jlist_push(&x->mem, l, found ? separator : empty);
-    jlist_push(&x->mem, l,
-               found   ? jv_slice(x, s, at + sep->len, s->len)
-               : right ? self
-                       : empty);
+    jlist_push(&x->mem, l, found ? jv_slice(x, s, at + sep->len, s->len) : right ? self : empty);
     return jv_tuple(l);
 }
 

@@ -144,7 +144,7 @@ const jdef *jinja_method_find(jv self, const jstr *name) {
 }
 
 bool jinja_method_mutates(jv self, const jstr *name) {
-    static const char *const of_list[] = {"append", "clear",  "extend", "insert", "pop",
+    static const char *const of_list[] = {"append", "clear",   "extend", "insert", "pop",
                                           "remove", "reverse", "sort",   NULL};
     static const char *const of_dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     const char *const *s = self.type == J_LIST ? of_list : self.type == J_DICT ? of_dict : NULL;

@@ -146,8 +146,7 @@ static jv float_binary(jx *x, jop op, double a, double b) {
     if (a == 0 && b < 0) return jx_fail(x, "0.0 cannot be raised to a negative power");
     double r = pow(a, b);
     if (isinf(r) && isfinite(a) && isfinite(b)) return jx_fail(x, "Numerical result out of range");
-    if (isnan(r) && !isnan(a) && !isnan(b))
-        return jx_fail(x, "complex numbers are not supported");
+    if (isnan(r) && !isnan(a) && !isnan(b)) return jx_fail(x, "complex numbers are not supported");
     return jv_float(r);
 }
 
@@ -197,8 +196,7 @@ jv op_negate(jx *x, jv a, bool minus) {
 bool op_contains(jx *x, jv container, jv item) {
     if (container.type == J_STR) {
         if (item.type != J_STR) {
-            jx_fail(x, "'in <string>' requires string as left operand, not %s",
-                    jv_type_name(item));
+            jx_fail(x, "'in <string>' requires string as left operand, not %s", jv_type_name(item));
             return false;
         }
         jx_step(x, container.as.s->len);
@@ -285,15 +283,15 @@ static jv item_at(jx *x, jv of, int64_t i) {
     size_t n = 0, at;
     jv_length(of, &n);
     if (i < 0) i += (int64_t)n;
-    if (i < 0 || (uint64_t)i >= n) return jv_undefined_name(x, "%s has no element %lld",
-                                                            jv_type_name(of), (long long)i);
+    if (i < 0 || (uint64_t)i >= n)
+        return jv_undefined_name(x, "%s has no element %lld", jv_type_name(of), (long long)i);
     switch (of.type) {
     case J_STR:
         at = text_offset(of.as.s, (size_t)i);
-        return jv_slice(x, of.as.s, at, at + text_offset(&(jstr){of.as.s->p + at,
-                                                                 of.as.s->len - at,
-                                                                 of.as.s->chars - (size_t)i, false},
-                                                         1));
+        return jv_slice(x, of.as.s, at,
+                        at + text_offset(&(jstr){of.as.s->p + at, of.as.s->len - at,
+                                                 of.as.s->chars - (size_t)i, false},
+                                         1));
     case J_RANGE: return jv_range_at(of.as.range, (size_t)i);
     default: return of.as.l->items[i];
     }
@@ -353,8 +351,8 @@ jv op_slice(jx *x, jv of, jv start, jv stop, jv step) {
     size_t length;
     int64_t by = 1, from, to;
     if (of.type == J_UNDEFINED) return fail_undefined(x, of);
-    bool sequence = of.type == J_STR || of.type == J_LIST || of.type == J_TUPLE ||
-                    of.type == J_RANGE;
+    bool sequence =
+        of.type == J_STR || of.type == J_LIST || of.type == J_TUPLE || of.type == J_RANGE;
     if (!sequence || !jv_length(of, &length))
         return jv_undefined_name(x, "'%s' object cannot be sliced", jv_type_name(of));
     if (step.type != J_NONE && step.type != J_MISSING && !op_index(x, step, &by))

@@ -349,7 +349,8 @@ static jnode *parse_loading(jparser *p, const jsym *name, int line) {
 
 static jnode *parse_named_block(jparser *p, int line) {
     parse_expect_name(p);
-    while (parse_skip_name(p, "scoped") || parse_skip_name(p, "required")) {}
+    while (parse_skip_name(p, "scoped") || parse_skip_name(p, "required")) {
+    }
     jnode *n = parse_scope(p, line, "endblock");
     if (p->cur.type == T_NAME) parse_next(p);
     return n;

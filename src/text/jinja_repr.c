@@ -294,9 +294,7 @@ static void dump(dumper *d, jv v, int level) {
     case J_LIST:
     case J_TUPLE: dump_list(d, v.as.l, level); break;
     case J_DICT: dump_dict(d, v.as.d, level); break;
-    default:
-        jx_fail(d->x, "Object of type %s is not JSON serializable", jv_type_name(v));
-        break;
+    default: jx_fail(d->x, "Object of type %s is not JSON serializable", jv_type_name(v)); break;
     }
 }
 

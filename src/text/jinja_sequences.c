@@ -246,7 +246,8 @@ FILTER(dictsort) {
     bool by_value = a[1].type != J_MISSING && jv_is_str(a[1], "value");
     if (a[1].type != J_MISSING && !by_value && !jv_is_str(a[1], "key"))
         return jx_fail(x, "You can only sort by either \"key\" or \"value\"");
-    if (v.type != J_DICT) return jx_fail(x, "'%s' object has no attribute 'items'", jv_type_name(v));
+    if (v.type != J_DICT)
+        return jx_fail(x, "'%s' object has no attribute 'items'", jv_type_name(v));
     jlist *pairs = pairs_of(x, v.as.d);
     return sorted(x, pairs->items, pairs->n, jv_int(by_value), !flag(a[0], false),
                   flag(a[2], false));

@@ -13,7 +13,8 @@ bool text_is_space(uint32_t c) {
 
 /* \w: letters, numbers and underscore; marks too, as identifiers may hold them. */
 bool text_is_word(uint32_t c) {
-    if (c < 0x80) return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_';
+    if (c < 0x80)
+        return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_';
     if (c == UTF8_INVALID) return false;
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
@@ -64,11 +65,16 @@ static bool put_special(buf *b, uint32_t c, bool title) {
     static const struct {
         uint32_t c;
         const char *upper, *title;
-    } special[] = {{0xDF, "SS", "Ss"},        {0x149, "\u02BCN", "\u02BCN"},
-                   {0x1F0, "J\u030C", "J\u030C"}, {0x587, "\u0535\u0552", "\u0535\u0582"},
-                   {0xFB00, "FF", "Ff"},      {0xFB01, "FI", "Fi"},
-                   {0xFB02, "FL", "Fl"},      {0xFB03, "FFI", "Ffi"},
-                   {0xFB04, "FFL", "Ffl"},    {0xFB05, "ST", "St"},
+    } special[] = {{0xDF, "SS", "Ss"},
+                   {0x149, "\u02BCN", "\u02BCN"},
+                   {0x1F0, "J\u030C", "J\u030C"},
+                   {0x587, "\u0535\u0552", "\u0535\u0582"},
+                   {0xFB00, "FF", "Ff"},
+                   {0xFB01, "FI", "Fi"},
+                   {0xFB02, "FL", "Fl"},
+                   {0xFB03, "FFI", "Ffi"},
+                   {0xFB04, "FFL", "Ffl"},
+                   {0xFB05, "ST", "St"},
                    {0xFB06, "ST", "St"}};
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         if (special[i].c == c) {
@@ -92,7 +98,8 @@ static bool final_sigma(const jstr *s, size_t at, size_t width, bool after_cased
     return !is_cased(text_at(s, at + width, &w));
 }
 
-static void put_lower(buf *b, const jstr *s, size_t at, uint32_t c, size_t width, bool after_cased) {
+static void put_lower(buf *b, const jstr *s, size_t at, uint32_t c, size_t width,
+                      bool after_cased) {
     if (c == 0x130) {
         buf_puts(b, "i\u0307");
         return;

@@ -42,12 +42,15 @@ bool jx_failed(jx *x) {
     if (x->mem.failed) {
         bool limit = x->mem.a.limit_bytes != 0 && x->mem.a.used_bytes > x->mem.a.limit_bytes / 2;
         if (limit)
-            x->status = RIDGE_FAIL(x->err, RIDGE_EINVAL, "%s:%d: the template needs more memory "
-                                   "than its limit of %zu bytes", x->t->name, x->line,
-                                   x->mem.a.limit_bytes);
+            x->status = RIDGE_FAIL(x->err, RIDGE_EINVAL,
+                                   "%s:%d: the template needs more memory "
+                                   "than its limit of %zu bytes",
+                                   x->t->name, x->line, x->mem.a.limit_bytes);
         else
-            x->status = RIDGE_FAIL(x->err, RIDGE_ENOMEM, "%s:%d: not enough memory, or the "
-                                   "template asks for too much at once", x->t->name, x->line);
+            x->status = RIDGE_FAIL(x->err, RIDGE_ENOMEM,
+                                   "%s:%d: not enough memory, or the "
+                                   "template asks for too much at once",
+                                   x->t->name, x->line);
     } else if (x->out->failed || x->out->len > x->max_output) {
         x->status = RIDGE_FAIL(x->err, RIDGE_EINVAL, "%s:%d: output over the limit of %zu bytes",
                                x->t->name, x->line, x->max_output);
@@ -271,8 +274,7 @@ bool jdict_set(jmem *m, jdict *d, jv key, jv value) {
         e->value = value;
         return true;
     }
-    if (!jm_grow(m, (void **)&d->entries, &d->capacity, d->n + 1, sizeof *e) ||
-        !dict_reindex(m, d))
+    if (!jm_grow(m, (void **)&d->entries, &d->capacity, d->n + 1, sizeof *e) || !dict_reindex(m, d))
         return true;
     d->entries[d->n++] = (jentry){key, value, hash};
     if (d->index != NULL) dict_index_add(d, d->n - 1);
@@ -332,11 +334,27 @@ bool jv_is_str(jv v, const char *s) {
 }
 
 const char *jv_type_name(jv v) {
-    static const char *const names[] = {
-        "missing", "Undefined", "NoneType",   "bool",      "int",      "float",    "int",
-        "str",     "list",      "tuple",      "dict",      "dict_view", "generator", "range",
-        "Namespace", "function", "builtin_function_or_method", "Macro", "LoopContext", "Cycler",
-        "Joiner"};
+    static const char *const names[] = {"missing",
+                                        "Undefined",
+                                        "NoneType",
+                                        "bool",
+                                        "int",
+                                        "float",
+                                        "int",
+                                        "str",
+                                        "list",
+                                        "tuple",
+                                        "dict",
+                                        "dict_view",
+                                        "generator",
+                                        "range",
+                                        "Namespace",
+                                        "function",
+                                        "builtin_function_or_method",
+                                        "Macro",
+                                        "LoopContext",
+                                        "Cycler",
+                                        "Joiner"};
     static const char *const views[] = {"dict_keys", "dict_values", "dict_items"};
     if (v.type == J_VIEW) return views[v.as.view->kind];
     return names[v.type];
@@ -388,10 +406,10 @@ bool jv_equal(jx *x, jv a, jv b) {
     case J_TUPLE: equal = a.as.l == b.as.l || list_equal(x, a.as.l, b.as.l); break;
     case J_DICT: equal = a.as.d == b.as.d || dict_equal(x, a.as.d, b.as.d); break;
     case J_RANGE:
-        equal = a.as.range->n == b.as.range->n &&
-                (a.as.range->n == 0 || (a.as.range->start == b.as.range->start &&
-                                        (a.as.range->n == 1 ||
-                                         a.as.range->step == b.as.range->step)));
+        equal =
+            a.as.range->n == b.as.range->n &&
+            (a.as.range->n == 0 || (a.as.range->start == b.as.range->start &&
+                                    (a.as.range->n == 1 || a.as.range->step == b.as.range->step)));
         break;
     default: equal = a.as.s == b.as.s; break;
     }

@@ -22,11 +22,10 @@ static const struct {
                             "{%- endif -%}\n"
                             "{%- endfor -%}\n"
                             "{%- if add_generation_prompt %}{{ '### Response:\\n' }}{% endif -%}"},
-    {"chatml",
-     "{%- for m in messages -%}\n"
-     "{{ '<|im_start|>' ~ m['role'] ~ '\\n' ~ m['content'] ~ '<|im_end|>\\n' }}\n"
-     "{%- endfor -%}\n"
-     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}"},
+    {"chatml", "{%- for m in messages -%}\n"
+               "{{ '<|im_start|>' ~ m['role'] ~ '\\n' ~ m['content'] ~ '<|im_end|>\\n' }}\n"
+               "{%- endfor -%}\n"
+               "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}"},
     {"gemma", SYSTEM_SPLIT
      "{{ bos_token }}\n"
      "{%- for m in turns -%}\n"
@@ -35,16 +34,16 @@ static const struct {
      "{{ m['content'] | trim ~ '<end_of_turn>\\n' }}\n"
      "{%- endfor -%}\n"
      "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif -%}"},
-    {"llama2", SYSTEM_SPLIT
-     "{%- for m in turns -%}\n"
-     "{%- if m['role'] == 'user' -%}\n"
-     "{{ bos_token ~ '[INST] ' }}\n"
-     "{%- if loop.first and system %}{{ '<<SYS>>\\n' ~ system ~ '\\n<</SYS>>\\n\\n' }}{% endif -%}\n"
-     "{{ m['content'] | trim ~ ' [/INST]' }}\n"
-     "{%- else -%}\n"
-     "{{ ' ' ~ m['content'] | trim ~ ' ' ~ eos_token }}\n"
-     "{%- endif -%}\n"
-     "{%- endfor -%}"},
+    {"llama2", SYSTEM_SPLIT "{%- for m in turns -%}\n"
+                            "{%- if m['role'] == 'user' -%}\n"
+                            "{{ bos_token ~ '[INST] ' }}\n"
+                            "{%- if loop.first and system %}{{ '<<SYS>>\\n' ~ system ~ "
+                            "'\\n<</SYS>>\\n\\n' }}{% endif -%}\n"
+                            "{{ m['content'] | trim ~ ' [/INST]' }}\n"
+                            "{%- else -%}\n"
+                            "{{ ' ' ~ m['content'] | trim ~ ' ' ~ eos_token }}\n"
+                            "{%- endif -%}\n"
+                            "{%- endfor -%}"},
     {"llama3", "{{ bos_token }}\n"
                "{%- for m in messages -%}\n"
                "{{ '<|start_header_id|>' ~ m['role'] ~ '<|end_header_id|>\\n\\n' ~ m['content'] | "
@@ -67,16 +66,15 @@ static const struct {
              "{{ '<|' ~ m['role'] ~ '|>\\n' ~ m['content'] ~ '<|end|>\\n' }}\n"
              "{%- endfor -%}\n"
              "{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif -%}"},
-    {"vicuna", SYSTEM_SPLIT
-     "{%- if system %}{{ system ~ '\\n\\n' }}{% endif -%}\n"
-     "{%- for m in turns -%}\n"
-     "{%- if m['role'] == 'user' -%}\n"
-     "{{ 'USER: ' ~ m['content'] ~ '\\n' }}\n"
-     "{%- else -%}\n"
-     "{{ 'ASSISTANT: ' ~ m['content'] ~ eos_token ~ '\\n' }}\n"
-     "{%- endif -%}\n"
-     "{%- endfor -%}\n"
-     "{%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif -%}"},
+    {"vicuna", SYSTEM_SPLIT "{%- if system %}{{ system ~ '\\n\\n' }}{% endif -%}\n"
+                            "{%- for m in turns -%}\n"
+                            "{%- if m['role'] == 'user' -%}\n"
+                            "{{ 'USER: ' ~ m['content'] ~ '\\n' }}\n"
+                            "{%- else -%}\n"
+                            "{{ 'ASSISTANT: ' ~ m['content'] ~ eos_token ~ '\\n' }}\n"
+                            "{%- endif -%}\n"
+                            "{%- endfor -%}\n"
+                            "{%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif -%}"},
     {"zephyr", "{%- for m in messages -%}\n"
                "{{ '<|' ~ m['role'] ~ '|>\\n' ~ m['content'] ~ eos_token ~ '\\n' }}\n"
                "{%- endfor -%}\n"
