@@ -1,0 +1,124 @@
+/* server/api_request: see api_request.h. */
+#include "server/api_request.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/json_field.h"
+
+bool api_check_model(const json_t *root, const api_names *names, api_error *e) {
+    const char *name = NULL;
+    size_t n = 0;
+    if (!field_string(root, "model", &name, &n, e)) return false;
+    if (name == NULL || strcmp(name, names->model_id) == 0 || strcmp(name, names->model_root) == 0)
+        return true;
+    return api_fail(e, 404, "model", "The model `%.200s` does not exist; this server has `%.200s`.",
+                    name, names->model_id);
+}
+
+static bool is_ids(const json_t *v) {
+    return json_is_array(v) && !json_is_string(json_array_get(v, 0)) &&
+           !json_is_array(json_array_get(v, 0));
+}
+
+static bool read_prompt(api_prompt *p, const json_t *v, int32_t n_vocab, api_error *e) {
+    if (json_is_string(v)) {
+        p->text = json_string_value(v);
+        p->n_text = json_string_length(v);
+        return true;
+    }
+    if (!json_is_array(v))
+        return field_type_error(e, "prompt", "a string, token ids, or a list of one of them", v);
+    return json_token_ids(v, "prompt", n_vocab, &p->ids, &p->n_ids, e);
+}
+
+/* "text" | [ids] | ["text", ...] | [[ids], ...] */
+static bool read_prompts(api_request *r, int32_t n_vocab, api_error *e) {
+    const json_t *given = field_get(r->root, "prompt");
+    if (given == NULL) return api_fail(e, 400, "prompt", "'prompt' is required");
+    if (json_is_array(given) && json_array_size(given) == 0)
+        return api_fail(e, 400, "prompt", "'prompt' is empty");
+    bool single = !json_is_array(given) || is_ids(given);
+    size_t n = single ? 1 : json_array_size(given);
+    if (n * r->n > API_MAX_SEQUENCES)
+        return api_fail(e, 400, "prompt",
+                        "%zu prompts times %u choices make more than %d sequences", n, r->n,
+                        API_MAX_SEQUENCES);
+    r->prompts = mem_zalloc(n, sizeof *r->prompts);
+    if (r->prompts == NULL) return api_fail(e, 503, "prompt", "out of memory");
+    r->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = single ? given : json_array_get(given, i);
+        if (!read_prompt(&r->prompts[i], one, n_vocab, e)) return false;
+    }
+    return true;
+}
+
+static bool check_length(const api_prompt *p, api_request *r, uint32_t limit, const char *param,
+                         api_error *e) {
+    if (p->n_ids == 0) return api_fail(e, 400, param, "the prompt is empty: it has no tokens");
+    if (p->n_ids < limit) return true;
+    return api_fail(e, 400, param,
+                    "This model's maximum context length is %u tokens. However, your request has "
+                    "%zu input tokens%s. Please reduce the length of the input.",
+                    limit, p->n_ids, r->no_tokens ? "" : " and needs room for at least one more");
+}
+
+static bool encode_prompt(api_prompt *p, const char *text, size_t n, bool add_special,
+                          const server_backend *b, const char *param, api_error *e) {
+    ridge_error err = {0};
+    if (b->encode(b->self, text, n, add_special, &p->ids, &p->n_ids, &err) != RIDGE_OK)
+        return api_fail_from(e, param, &err);
+    return true;
+}
+
+/* What `echo` shows and text offsets count from, for a prompt that came as ids. */
+static bool decode_prompt(api_prompt *p, const server_backend *b, api_error *e) {
+    detokenizer d = {0};
+    for (size_t i = 0; i < p->n_ids; i++) b->detokenize(b->self, &d, p->ids[i], true, &p->decoded);
+    b->detokenize_end(b->self, &d, &p->decoded);
+    return !p->decoded.failed || api_fail(e, 503, "prompt", "out of memory");
+}
+
+static bool read_chat(api_request *r, const server_backend *b, api_error *e) {
+    buf text = {0};
+    r->prompts = mem_zalloc(1, sizeof *r->prompts);
+    if (r->prompts == NULL) return api_fail(e, 503, "messages", "out of memory");
+    r->n_prompts = 1;
+    bool ok = api_chat_render(r->root, b, &text, e) &&
+              encode_prompt(r->prompts, text.data != NULL ? text.data : "", text.len,
+                            r->add_special, b, "messages", e);
+    buf_free(&text);
+    return ok;
+}
+
+bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
+                      const server_backend *b, const api_names *names, api_error *e) {
+    backend_info info = b->info(b->self);
+    r->kind = kind;
+    r->root = json_parse_object(body, n, e);
+    if (r->root == NULL || !api_check_model(r->root, names, e) ||
+        !api_sampling_read(r, info.n_vocab, e))
+        return false;
+    const char *param = kind == API_CHAT ? "messages" : "prompt";
+    if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, info.n_vocab, e)) return false;
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        api_prompt *p = &r->prompts[i];
+        if (p->text != NULL && !encode_prompt(p, p->text, p->n_text, r->add_special, b, param, e))
+            return false;
+        if (!check_length(p, r, info.max_model_len, param, e)) return false;
+        bool counted = kind == API_COMPLETIONS && (r->echo || r->engine.sampling.n_logprobs >= 0);
+        if (counted && p->text == NULL && !decode_prompt(p, b, e)) return false;
+    }
+    return true;
+}
+
+void api_request_free(api_request *r) {
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        mem_free(r->prompts[i].ids);
+        buf_free(&r->prompts[i].decoded);
+    }
+    mem_free(r->prompts);
+    json_decref(r->root);
+    arena_free(&r->memory);
+}

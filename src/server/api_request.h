@@ -1,0 +1,63 @@
+/* server/api_request: a body of /v1/chat/completions or /v1/completions, read, checked and
+ * tokenized: everything between the socket and the engine's queue.
+ *
+ * Pure but for the backend's encode and render; runs on a worker of the pool. Unknown fields are
+ * ignored, null is absent; what ridge has not got and would change the answer is a 400 that names
+ * the field.
+ */
+#ifndef RIDGE_SERVER_API_REQUEST_H
+#define RIDGE_SERVER_API_REQUEST_H
+
+#include "base/mem.h"
+#include "server/api_error.h"
+#include "server/backend.h"
+
+#define API_MAX_CHOICES 128    /* n */
+#define API_MAX_SEQUENCES 2048 /* prompts times n */
+#define API_MAX_STOPS 64
+#define API_MAX_BIASES 1024
+
+typedef enum { API_CHAT, API_COMPLETIONS } api_kind;
+
+typedef struct {
+    const char *text; /* [n_text] borrowed from root; NULL for a prompt of ids or a chat */
+    size_t n_text;
+    int32_t *ids; /* [n_ids] owned */
+    size_t n_ids;
+    buf decoded; /* the text of ids, where it is shown or its length counts; else empty */
+} api_prompt;
+
+typedef struct {
+    api_kind kind;
+    json_t *root; /* the body; the strings below borrow from it */
+    bool stream, include_usage, continuous_usage;
+    bool echo;
+    bool add_special;
+    bool return_token_ids;
+    bool no_tokens; /* max_tokens 0: one token is made and dropped, as the engine makes at least one
+                     */
+    uint32_t n;     /* choices per prompt */
+    api_prompt *prompts; /* [n_prompts] owned */
+    size_t n_prompts;
+    engine_request engine; /* all but prompt, choice and user; its arrays live in `memory` */
+    arena memory;
+} api_request;
+
+typedef struct {
+    const char *model_id, *model_root; /* other names are 404 */
+} api_names;
+
+/* Fills *out (zeroed by the caller) or sets *e; api_request_free in both cases. */
+bool api_request_read(api_request *out, api_kind kind, const char *body, size_t n,
+                      const server_backend *backend, const api_names *names, api_error *e);
+void api_request_free(api_request *r);
+
+/* 404 unless root's model is absent or one of the names. */
+bool api_check_model(const json_t *root, const api_names *names, api_error *e);
+
+/* Parts of the above, in api_sampling.c and api_chat.c. */
+bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e);
+/* The messages as a prompt's text, appended to out; also for /tokenize. */
+bool api_chat_render(const json_t *root, const server_backend *backend, buf *out, api_error *e);
+
+#endif

@@ -1,0 +1,53 @@
+/* server/backend: what the server needs of an engine, as a table, so that its tests run on a fake.
+ *
+ * backend_engine.c makes one of an engine_loop. Threads: `encode` to `submit` may be called on any
+ * thread once the state is LOOP_READY; the others on the event loop's.
+ */
+#ifndef RIDGE_SERVER_BACKEND_H
+#define RIDGE_SERVER_BACKEND_H
+
+#include <jansson.h>
+
+#include "engine/engine_loop.h"
+
+typedef struct {
+    int32_t n_vocab;
+    uint32_t max_model_len;
+    const char *fingerprint; /* borrowed; "" none */
+} backend_info;
+
+typedef struct {
+    void *self;
+
+    int (*fd)(void *self); /* readable when the state has changed or events wait */
+    engine_loop_state (*state)(void *self, ridge_error *err);
+    backend_info (*info)(void *self); /* when ready */
+
+    /* Control tokens in the text are parsed. *ids: mem_free. */
+    ridge_status (*encode)(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
+                           size_t *n_ids, ridge_error *err);
+    /* The chat template on variables (an object, which may be added to). */
+    ridge_status (*render)(void *self, json_t *variables, buf *out, ridge_error *err);
+    const char *(*token_bytes)(void *self, int32_t id, size_t *n); /* control tokens too */
+    void (*detokenize)(void *self, detokenizer *d, int32_t id, bool special, buf *out);
+    void (*detokenize_end)(void *self, detokenizer *d, buf *out);
+
+    ridge_status (*submit)(void *self, const engine_request *r, uint64_t *id, ridge_error *err);
+    void (*cancel)(void *self, uint64_t id);
+    size_t (*take)(void *self, engine_event_fn fn, void *context);
+    void (*drain)(void *self);
+    void (*cancel_all)(void *self);
+    bool (*is_idle)(void *self);
+} server_backend;
+
+typedef struct backend_engine backend_engine;
+
+/* template_source: what to use in place of the model's (its name in messages:
+ * template_name); NULL: the model's. Both are borrowed until the backend is destroyed. */
+ridge_status backend_engine_create(backend_engine **out, server_backend *table,
+                                   const engine_params *params, size_t max_waiting,
+                                   const char *template_source, const char *template_name,
+                                   ridge_error *err) RIDGE_CHECKED;
+void backend_engine_destroy(backend_engine *b); /* NULL allowed */
+
+#endif

@@ -1,0 +1,364 @@
+/* server/generation: one request of /v1/chat/completions or /v1/completions, from its body to the
+ * last byte of its answer.
+ *
+ * Its life: read on a worker (api_request_read), one engine sequence per prompt and choice, events
+ * into choices, chunks or a whole answer out. It outlives its connection (`conn` is then NULL)
+ * until the worker and every sequence have let go of it: `conn` is set exactly while an answer is
+ * owed.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "server/choice.h"
+#include "server/server_internal.h"
+
+struct generation {
+    pool_job job; /* first: the pool hands it back */
+    server *server;
+    conn *conn;
+    api_kind kind;
+    buf body;
+    api_request request;
+    api_error error;
+    int64_t created;
+    char id[160];
+    choice *choices; /* [n_choices], by prompt, then by sample */
+    uint32_t n_choices;
+    uint32_t n_live; /* sequences whose last event is still to come */
+    bool submitted;
+    bool streaming; /* the stream has begun */
+    buf out;
+};
+
+static void free_body(generation *g) {
+    g->server->pending_bytes -= g->body.len;
+    buf_free(&g->body);
+}
+
+static void generation_free(generation *g) {
+    for (uint32_t i = 0; i < g->n_choices; i++) choice_free(&g->choices[i]);
+    mem_free(g->choices);
+    free_body(g);
+    api_request_free(&g->request);
+    buf_free(&g->out);
+    g->server->n_works--;
+    mem_free(g);
+}
+
+/* Nobody is owed an answer any more: cancel what runs; free now, or with the last event. */
+static void abandon(generation *g) {
+    const server_backend *b = &g->server->backend;
+    g->conn = NULL;
+    if (!g->submitted) return; /* still with the pool, which hands it back */
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (g->choices[i].live) b->cancel(b->self, g->choices[i].id);
+    if (g->n_live == 0) generation_free(g);
+}
+
+/* ---- what is written ---- */
+
+static engine_usage sum_usage(const generation *g) {
+    engine_usage sum = {0};
+    uint32_t n = g->request.n;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const choice *c = &g->choices[i];
+        sum.completion_tokens += c->n_tokens;
+        if (i % n > 0) continue; /* a prompt counts once, however many choices it has */
+        uint32_t cached = c->usage.cached_tokens;
+        for (uint32_t k = 1; k < n; k++)
+            if (g->choices[i + k].usage.cached_tokens < cached)
+                cached = g->choices[i + k].usage.cached_tokens;
+        sum.prompt_tokens += (uint32_t)c->prompt->n_ids;
+        sum.cached_tokens += cached;
+    }
+    return sum;
+}
+
+static void write_usage(const generation *g, buf *out) {
+    engine_usage u = sum_usage(g);
+    buf_printf(out,
+               "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
+               u.prompt_tokens, u.completion_tokens, u.prompt_tokens + u.completion_tokens,
+               u.cached_tokens);
+}
+
+static void write_number(const char *name, double x, buf *out) {
+    buf_printf(out, "\"%s\":", name);
+    buf_json_double(out, x);
+}
+
+/* vLLM's per-request times, and how near the roof its steps were. */
+static void write_metrics(const generation *g, buf *out) {
+    if (g->n_choices != 1) return;
+    const engine_usage *u = &g->choices[0].usage;
+    double gaps = g->choices[0].n_tokens > 1 ? (double)(g->choices[0].n_tokens - 1) : 0;
+    buf_puts(out, ",\"metrics\":{");
+    write_number("queue_time_ms", u->queue_s * 1e3, out);
+    buf_putc(out, ',');
+    write_number("time_to_first_token_ms", u->ttft_s * 1e3, out);
+    buf_putc(out, ',');
+    write_number("generation_time_ms", u->decode_s * 1e3, out);
+    buf_putc(out, ',');
+    write_number("mean_itl_ms", gaps > 0 ? u->decode_s * 1e3 / gaps : 0, out);
+    buf_putc(out, ',');
+    write_number("tokens_per_second", u->decode_s > 0 ? gaps / u->decode_s : 0, out);
+    buf_putc(out, ',');
+    write_number("mbu", u->mbu, out);
+    buf_putc(out, ',');
+    write_number("mfu", u->mfu, out);
+    buf_putc(out, '}');
+}
+
+static void write_envelope(const generation *g, bool chunk, buf *out) {
+    const char *object = g->kind == API_COMPLETIONS ? "text_completion"
+                         : chunk                    ? "chat.completion.chunk"
+                                                    : "chat.completion";
+    const char *fingerprint = g->server->backend.info(g->server->backend.self).fingerprint;
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
+               (long long)g->created);
+    buf_json_string(out, g->server->names.model_id, strlen(g->server->names.model_id));
+    buf_puts(out, ",\"system_fingerprint\":");
+    if (fingerprint[0] != '\0')
+        buf_json_string(out, fingerprint, strlen(fingerprint));
+    else
+        buf_puts(out, "null");
+}
+
+static void write_prompt_ids(const generation *g, const choice *c, buf *out) {
+    if (!g->request.return_token_ids) return;
+    buf_puts(out, ",\"prompt_token_ids\":[");
+    for (size_t i = 0; i < c->prompt->n_ids; i++)
+        buf_printf(out, "%s%d", i > 0 ? "," : "", c->prompt->ids[i]);
+    buf_putc(out, ']');
+}
+
+static void send_out(generation *g) {
+    static const char oom[] = "{\"error\":{\"message\":\"out of memory\",\"code\":503}}";
+    if (g->out.failed)
+        conn_stream_event(g->conn, oom, sizeof oom - 1);
+    else
+        conn_stream_event(g->conn, g->out.data, g->out.len);
+    buf_clear(&g->out);
+}
+
+static void send_chunk(generation *g, choice *c, bool role, bool first) {
+    buf *out = &g->out;
+    write_envelope(g, true, out);
+    if (first) write_prompt_ids(g, c, out);
+    buf_puts(out, ",\"choices\":[");
+    choice_write_chunk(c, role, out);
+    buf_putc(out, ']');
+    if (g->request.continuous_usage) {
+        buf_putc(out, ',');
+        write_usage(g, out);
+    }
+    buf_putc(out, '}');
+    send_out(g);
+}
+
+/* The role goes out with the first token, not before: clients take it for the first token's time.
+ */
+static void stream_choice(generation *g, choice *c) {
+    if (!c->begun && c->n_tokens == 0 && c->finish == ENGINE_RUNNING) return;
+    bool first = !c->begun;
+    if (!g->streaming) {
+        conn_stream_begin(g->conn);
+        g->streaming = true;
+    }
+    if (first && g->kind == API_CHAT) send_chunk(g, c, true, true);
+    c->begun = true;
+    if (!choice_has_news(c)) return;
+    send_chunk(g, c, false, first && g->kind == API_COMPLETIONS);
+    choice_clear(c);
+}
+
+static void end_stream(generation *g) {
+    if (g->request.include_usage) {
+        write_envelope(g, true, &g->out);
+        buf_puts(&g->out, ",\"choices\":[],");
+        write_usage(g, &g->out);
+        write_metrics(g, &g->out);
+        buf_putc(&g->out, '}');
+        send_out(g);
+    }
+    conn *c = g->conn;
+    conn_stream_event(c, "[DONE]", 6);
+    conn_stream_end(c);
+}
+
+static void reply_whole(generation *g) {
+    buf *out = &g->out;
+    write_envelope(g, false, out);
+    buf_puts(out, ",\"service_tier\":null,\"choices\":[");
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        if (i > 0) buf_putc(out, ',');
+        choice_write_whole(&g->choices[i], out);
+    }
+    buf_puts(out, "],");
+    write_usage(g, out);
+    write_metrics(g, out);
+    write_prompt_ids(g, &g->choices[0], out);
+    buf_putc(out, '}');
+    conn_reply_json(g->conn, 200, out);
+}
+
+/* Before the first byte an HTTP error; afterwards an event, as the status has been sent. */
+static void fail_answer(generation *g, const api_error *e) {
+    conn *c = g->conn;
+    if (!g->streaming) {
+        conn_fail(c, e);
+    } else {
+        buf b = {0};
+        api_error_write(e, &b);
+        if (!b.failed) conn_stream_event(c, b.data, b.len);
+        buf_free(&b);
+        conn_stream_event(c, "[DONE]", 6);
+        conn_stream_end(c);
+    }
+    abandon(g);
+}
+
+/* ---- the engine's events ---- */
+
+static void finish_answer(generation *g) {
+    if (g->request.stream)
+        end_stream(g);
+    else
+        reply_whole(g);
+    abandon(g); /* nothing is live: frees */
+}
+
+static void take_event(choice *c, const engine_event *e) {
+    generation *g = c->owner;
+    api_error error = {0};
+    choice_event(c, e);
+    if (!c->live) g->n_live--;
+    if (g->conn == NULL) {
+        if (g->n_live == 0) generation_free(g);
+    } else if (e->finish == ENGINE_ERROR) {
+        ridge_error unknown = {.code = RIDGE_EIO, .text = "the engine has failed"};
+        api_fail_from(&error, NULL, e->error != NULL ? e->error : &unknown);
+        if (error.status < 500) error.status = 500;
+        fail_answer(g, &error);
+    } else if (e->finish == ENGINE_CANCELLED) {
+        api_fail(&error, 503, NULL, "the server is shutting down and has cancelled this request");
+        fail_answer(g, &error);
+    } else {
+        if (g->request.stream) stream_choice(g, c);
+        if (g->n_live == 0) finish_answer(g);
+    }
+}
+
+void generation_on_event(void *context, const engine_event *event) {
+    (void)context;
+    if (event->user != NULL) take_event(event->user, event);
+}
+
+/* ---- submission ---- */
+
+static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *e) {
+    const server_backend *b = &g->server->backend;
+    ridge_error err = {0};
+    engine_request r = g->request.engine;
+    uint32_t limit = b->info(b->self).max_model_len;
+    uint32_t room = limit - (uint32_t)c->prompt->n_ids; /* > 0: api_request_read has checked */
+    if (r.max_tokens > room) r.max_tokens = room;
+    r.prompt = c->prompt->ids;
+    r.n_prompt = c->prompt->n_ids;
+    r.sampling.choice = sample;
+    r.user = c;
+    ridge_status status = b->submit(b->self, &r, &c->id, &err);
+    if (status == RIDGE_OK) {
+        c->live = true;
+        g->n_live++;
+        return true;
+    }
+    if (status == RIDGE_EFULL)
+        return api_fail(e, 429, NULL, "too many requests are waiting; try again later");
+    return api_fail_from(e, err.where, &err);
+}
+
+static void submit(generation *g) {
+    api_request *r = &g->request;
+    size_t n = r->n_prompts * r->n;
+    g->submitted = true;
+    g->choices = mem_zalloc(n, sizeof *g->choices);
+    if (g->choices == NULL) {
+        api_fail(&g->error, 503, NULL, "out of memory");
+        fail_answer(g, &g->error);
+        return;
+    }
+    g->n_choices = (uint32_t)n;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        choice_init(&g->choices[i], g, r, &r->prompts[i / r->n], &g->server->backend, i);
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!submit_choice(g, &g->choices[i], i % r->n, &g->error)) {
+            fail_answer(g, &g->error);
+            return;
+        }
+}
+
+/* On a worker: touches only what nobody else looks at until job_done. */
+static void job_work(pool_job *job) {
+    generation *g = (generation *)job;
+    api_request_read(&g->request, g->kind, g->body.len > 0 ? g->body.data : "", g->body.len,
+                     &g->server->backend, &g->server->names, &g->error);
+}
+
+static void job_done(pool_job *job) {
+    generation *g = (generation *)job;
+    free_body(g);
+    if (g->conn == NULL) {
+        generation_free(g);
+    } else if (g->error.status != 0) {
+        g->submitted = true;
+        fail_answer(g, &g->error);
+    } else {
+        submit(g);
+    }
+}
+
+/* ---- the connection's side ---- */
+
+static void on_gone(void *self) {
+    abandon(self);
+}
+
+static void on_expired(void *self) {
+    generation *g = self;
+    api_error e = {0};
+    api_fail(&e, 504, NULL, "the request has taken longer than %g s",
+             g->server->params.request_timeout_s);
+    fail_answer(g, &e);
+}
+
+static void begin(conn *c, api_kind kind) {
+    generation *g = mem_zalloc(1, sizeof *g);
+    if (g == NULL) {
+        api_error e = {0};
+        api_fail(&e, 503, NULL, "out of memory");
+        conn_fail(c, &e);
+        return;
+    }
+    g->job = (pool_job){.work = job_work, .done = job_done};
+    g->server = c->server;
+    g->server->n_works++;
+    g->conn = c;
+    g->kind = kind;
+    g->body = c->body;
+    c->body = (buf){0};
+    g->created = (int64_t)time(NULL);
+    evutil_snprintf(g->id, sizeof g->id, "%s-%s", kind == API_CHAT ? "chatcmpl" : "cmpl",
+                    c->request_id);
+    conn_wait(c, (conn_work){g, on_gone, on_expired});
+    pool_submit(g->server->pool, &g->job);
+}
+
+void handle_chat(conn *c) {
+    begin(c, API_CHAT);
+}
+void handle_completions(conn *c) {
+    begin(c, API_COMPLETIONS);
+}

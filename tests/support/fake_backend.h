@@ -1,0 +1,23 @@
+/* tests/support/fake_backend: a server_backend that says what it is told, on a thread of its own.
+ *
+ * Tokens are bytes (ids 0-255), 256 is <eos>, 257 <bos>. Every request is answered with `script`,
+ * then <eos>; one token per live request and step. Chats render as "role:content\n" per message.
+ */
+#ifndef RIDGE_TESTS_FAKE_BACKEND_H
+#define RIDGE_TESTS_FAKE_BACKEND_H
+
+#include "server/backend.h"
+
+typedef struct fake_backend fake_backend;
+
+enum { FAKE_EOS = 256, FAKE_BOS = 257, FAKE_N_VOCAB = 258 };
+
+/* step_us: the pause between steps. max_live: EFULL past it. */
+fake_backend *fake_backend_create(server_backend *table, const char *script, int step_us,
+                                  size_t max_live, uint32_t max_model_len);
+void fake_backend_destroy(fake_backend *f);
+void fake_backend_set_state(fake_backend *f, engine_loop_state state);
+size_t fake_backend_n_live(fake_backend *f);
+size_t fake_backend_n_cancelled(fake_backend *f);
+
+#endif
