@@ -255,7 +255,7 @@ static bool read_n(api_request *r, api_error *e) {
 
 bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e) {
     bool skip_special = true, add_special = r->kind == API_COMPLETIONS;
-    r->engine = engine_request_default();
+    r->engine = (engine_request){.prompt_logprobs = -1}; /* the rest is read below */
     if (!refuse_missing_features(r->root, e) || !read_response_format(r->root, e) ||
         !read_tools(r->root, e) || !read_stream(r, e) || !read_n(r, e) ||
         !field_bool(r->root, "skip_special_tokens", &skip_special, e) ||

@@ -55,8 +55,10 @@ static void put_bytes(detokenizer *d, int32_t id, bool special, buf *out) {
     d->held[d->n_held++] = (char)id;
     size_t tail = utf8_incomplete_tail(d->held, d->n_held);
     if (tail == d->n_held && tail < sizeof d->held) return;
-    if (utf8_valid(d->held, d->n_held)) buf_append(out, d->held, d->n_held);
-    else buf_puts(out, "\xEF\xBF\xBD");
+    if (utf8_valid(d->held, d->n_held))
+        buf_append(out, d->held, d->n_held);
+    else
+        buf_puts(out, "\xEF\xBF\xBD");
     d->n_held = 0;
 }
 
@@ -103,8 +105,10 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
     e = (engine_event){.has_token = true, .position = (uint32_t)s->r.n_prompt + s->n_sampled - 1};
     fill_token(s, id, &e.token);
     put_bytes(&s->d, id, s->r.special, &text);
-    if (over) e.finish = ENGINE_STOP;
-    else if (s->n_sampled == s->r.max_tokens) e.finish = ENGINE_LENGTH;
+    if (over)
+        e.finish = ENGINE_STOP;
+    else if (s->n_sampled == s->r.max_tokens)
+        e.finish = ENGINE_LENGTH;
     if (e.finish != ENGINE_RUNNING) {
         e.usage.prompt_tokens = (uint32_t)s->r.n_prompt;
         e.usage.completion_tokens = s->n_sampled;
@@ -137,7 +141,9 @@ static void *engine_thread(void *context) {
 
 /* ---- the table ---- */
 
-static int get_fd(void *self) { return ((fake_backend *)self)->fd; }
+static int get_fd(void *self) {
+    return ((fake_backend *)self)->fd;
+}
 
 static engine_loop_state get_state(void *self, ridge_error *err) {
     fake_backend *f = self;
@@ -155,9 +161,9 @@ static backend_info get_info(void *self) {
 static ridge_status encode(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
                            size_t *n_ids, ridge_error *err) {
     (void)self;
-    (void)err;
     size_t skip = add_special && n > 0 ? 1 : 0;
     *ids = mem_zalloc(n + 1, sizeof **ids);
+    if (*ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "ids");
     (*ids)[0] = FAKE_BOS;
     for (size_t i = 0; i < n; i++) (*ids)[i + skip] = (unsigned char)text[i];
     *n_ids = n + skip;
@@ -229,8 +235,12 @@ static void cancel_where(fake_backend *f, uint64_t id) {
     pthread_mutex_unlock(&f->lock);
 }
 
-static void cancel(void *self, uint64_t id) { cancel_where(self, id); }
-static void cancel_all(void *self) { cancel_where(self, 0); }
+static void cancel(void *self, uint64_t id) {
+    cancel_where(self, id);
+}
+static void cancel_all(void *self) {
+    cancel_where(self, 0);
+}
 
 static size_t take(void *self, engine_event_fn fn, void *context) {
     fake_backend *f = self;
@@ -279,9 +289,9 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
     f->last = &f->first;
     f->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_create(&f->thread, NULL, engine_thread, f);
-    *table = (server_backend){f,           get_fd,     get_state,      get_info, encode,
-                              render,      token_bytes, detokenize,    detokenize_end, submit,
-                              cancel,      take,       drain,          cancel_all, is_idle};
+    *table = (server_backend){f,      get_fd,      get_state,  get_info,       encode,
+                              render, token_bytes, detokenize, detokenize_end, submit,
+                              cancel, take,        drain,      cancel_all,     is_idle};
     return f;
 }
 

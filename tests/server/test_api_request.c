@@ -1,0 +1,273 @@
+/* Bodies of the API: what is taken, with which values, and what is refused naming which field. */
+#include "unit.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "fake_backend.h"
+#include "server/api_request.h"
+#include "server/json_field.h"
+
+static server_backend table;
+static const api_names names = {"m", "/models/m.gguf"};
+
+static bool read_n(api_request *r, api_kind kind, const char *body, size_t n, api_error *e) {
+    *r = (api_request){0};
+    *e = (api_error){0};
+    return api_request_read(r, kind, body, n, &table, &names, e);
+}
+
+static void check_ok(api_request *r, api_kind kind, const char *body) {
+    api_error e;
+    if (!read_n(r, kind, body, strlen(body), &e)) fail_msg("%s: %d %s", body, e.status, e.message);
+}
+
+static void test_defaults_and_nulls(void **state) {
+    (void)state;
+    api_request r, nulls;
+    check_ok(&r, API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
+    check_ok(&nulls, API_CHAT,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":null,"
+             "\"top_p\":null,\"max_tokens\":null,\"max_completion_tokens\":null,\"stop\":null,"
+             "\"seed\":null,\"n\":null,\"logit_bias\":null,\"tools\":null,\"tool_choice\":null,"
+             "\"response_format\":null,\"stream\":null,\"stream_options\":null,\"user\":null,"
+             "\"logprobs\":null,\"top_logprobs\":null,\"presence_penalty\":null,"
+             "\"frequency_penalty\":null,\"model\":null,\"unknown\":{\"x\":[1]}}");
+    for (int i = 0; i < 2; i++) {
+        const api_request *a = i == 0 ? &r : &nulls;
+        assert_int_equal(a->n, 1);
+        assert_int_equal(a->n_prompts, 1);
+        assert_int_equal(a->engine.max_tokens, 0);
+        assert_int_equal(a->engine.prompt_logprobs, -1);
+        assert_int_equal(a->engine.sampling.n_logprobs, -1);
+        assert_true(a->engine.sampling.temperature == 1.0f && a->engine.sampling.top_p == 1.0f);
+        assert_false(a->stream || a->echo || a->add_special || a->include_usage);
+        assert_int_equal(a->prompts[0].n_ids, strlen("user:hi\n"));
+    }
+    assert_true(r.engine.sampling.seed != nulls.engine.sampling.seed);
+    api_request_free(&r);
+    api_request_free(&nulls);
+}
+
+static void test_values(void **state) {
+    (void)state;
+    api_request r;
+    check_ok(&r, API_COMPLETIONS,
+             "{\"model\":\"m\",\"prompt\":\"ab\",\"n\":3,\"best_of\":3,\"temperature\":0,"
+             "\"top_k\":-1,\"top_p\":0.5,\"min_p\":0.1,\"seed\":4294967297,\"max_tokens\":7,"
+             "\"min_tokens\":2,\"stop\":[\"x\",\"yz\"],\"stop_token_ids\":[3],\"logprobs\":2,"
+             "\"echo\":true,\"logit_bias\":{\"5\":-100,\"6\":1.5},\"ignore_eos\":true,"
+             "\"stream\":true,\"stream_options\":{\"include_usage\":true},\"priority\":-4,"
+             "\"skip_special_tokens\":false,\"repetition_penalty\":1.5}");
+    assert_int_equal(r.n, 3);
+    assert_true(r.engine.sampling.seed == 4294967297u);
+    assert_int_equal(r.engine.max_tokens, 7);
+    assert_int_equal(r.engine.min_tokens, 2);
+    assert_int_equal(r.engine.n_stop, 2);
+    assert_string_equal(r.engine.stop[1], "yz");
+    assert_int_equal(r.engine.stop_ids[0], 3);
+    assert_int_equal(r.engine.sampling.n_bias, 2);
+    assert_int_equal(r.engine.sampling.n_logprobs, 2);
+    assert_int_equal(r.engine.prompt_logprobs, 2);
+    assert_int_equal(r.engine.priority, -4);
+    assert_true(r.engine.ignore_eos && r.engine.special && r.stream && r.include_usage && r.echo);
+    assert_int_equal(r.prompts[0].n_ids, 3); /* with a BOS */
+    api_request_free(&r);
+    check_ok(&r, API_COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":0,\"max_tokens\":0}");
+    assert_true(r.no_tokens && r.engine.max_tokens == 1);
+    api_request_free(&r);
+    check_ok(&r, API_COMPLETIONS, "{\"prompt\":[1,2,3],\"stop\":\"\",\"suffix\":\"\"}");
+    assert_int_equal(r.prompts[0].n_ids, 3);
+    assert_int_equal(r.engine.max_tokens, 16);
+    assert_int_equal(r.engine.n_stop, 0);
+    api_request_free(&r);
+    check_ok(&r, API_COMPLETIONS, "{\"prompt\":[[1,2],[3]],\"model\":\"/models/m.gguf\"}");
+    assert_int_equal(r.n_prompts, 2);
+    api_request_free(&r);
+    check_ok(&r, API_COMPLETIONS, "{\"prompt\":[\"a\",[7,8]],\"stop\":[]}");
+    assert_int_equal(r.n_prompts, 2);
+    assert_int_equal(r.prompts[1].n_ids, 2);
+    api_request_free(&r);
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    api_request r;
+    check_ok(&r, API_CHAT,
+             "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+             "{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":null,"
+             "\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+             "\"arguments\":\"{\"}}]},{\"role\":\"tool\",\"content\":\"\\uD83D\\uDE00\\u0000\"}]}");
+    static const char expected[] = "user:a\nb\nassistant:\ntool:\xF0\x9F\x98\x80\0\n";
+    assert_int_equal(r.prompts[0].n_ids, sizeof expected - 1);
+    for (size_t i = 0; i < sizeof expected - 1; i++)
+        assert_int_equal(r.prompts[0].ids[i], (unsigned char)expected[i]);
+    api_request_free(&r);
+}
+
+#define USER "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const struct {
+        api_kind kind;
+        const char *body;
+        int status;
+        const char *param, *message; /* a part of it */
+    } cases[] = {
+        {API_CHAT, "", 400, "", "not valid JSON"},
+        {API_CHAT, "{", 400, "", "line 1, column 1"},
+        {API_CHAT, "[]", 400, "", "an object, not an array"},
+        {API_CHAT, "{} {}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":01}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":1e400}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":\"\\s\"}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":\"\t\"}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":\"\\ud83d\"}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"a\":\"\xFF\"}", 400, "", "not valid JSON"},
+        {API_CHAT, "{\"seed\":9223372036854775808," USER "}", 400, "", "not valid JSON"},
+        {API_CHAT, "{}", 400, "messages", "required"},
+        {API_CHAT, "{\"messages\":[]}", 400, "messages", "at least one"},
+        {API_CHAT, "{\"messages\":\"x\"}", 400, "messages", "list"},
+        {API_CHAT, "{\"messages\":[1]}", 400, "messages", "an integer"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"king\",\"content\":\"\"}]}", 400, "messages",
+         "king"},
+        {API_CHAT, "{\"messages\":[{\"content\":\"\"}]}", 400, "messages", "role"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages",
+         "content"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"developer\",\"content\":\"\"}]}", 400, "messages",
+         "boom"},
+        {API_CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
+         "\"image_url\":{\"url\":\"x\"}}]}]}",
+         400, "messages", "image_url"},
+        {API_CHAT, "{\"model\":\"gpt\"," USER "}", 404, "model", "does not exist"},
+        {API_CHAT, "{\"model\":1," USER "}", 400, "model", "a string, not an integer"},
+        {API_CHAT, "{\"temperature\":\"hot\"," USER "}", 400, "temperature", "a number"},
+        {API_CHAT, "{\"temperature\":-1," USER "}", 400, "temperature", "-1"},
+        {API_CHAT, "{\"temperature\":true," USER "}", 400, "temperature", "a boolean"},
+        {API_CHAT, "{\"top_p\":1.5," USER "}", 400, "top_p", "1.5"},
+        {API_CHAT, "{\"min_p\":-0.5," USER "}", 400, "min_p", "-0.5"},
+        {API_CHAT, "{\"top_k\":-2," USER "}", 400, "top_k", "-2"},
+        {API_CHAT, "{\"presence_penalty\":3," USER "}", 400, "presence_penalty", "3"},
+        {API_CHAT, "{\"repetition_penalty\":0," USER "}", 400, "repetition_penalty", "0"},
+        {API_CHAT, "{\"max_tokens\":0," USER "}", 400, "max_tokens", "0"},
+        {API_CHAT, "{\"max_tokens\":1.5," USER "}", 400, "max_tokens", "an integer"},
+        {API_CHAT, "{\"max_tokens\":2,\"min_tokens\":3," USER "}", 400, "min_tokens", "more than"},
+        {API_CHAT, "{\"seed\":1.5," USER "}", 400, "seed", "an integer"},
+        {API_CHAT, "{\"seed\":\"7\"," USER "}", 400, "seed", "a string"},
+        {API_CHAT, "{\"n\":0," USER "}", 400, "n", "0"},
+        {API_CHAT, "{\"n\":1000," USER "}", 400, "n", "1000"},
+        {API_CHAT, "{\"stop\":5," USER "}", 400, "stop", "an integer"},
+        {API_CHAT, "{\"stop\":[\"\"]," USER "}", 400, "stop", "empty"},
+        {API_CHAT, "{\"stop\":\"a\\u0000b\"," USER "}", 400, "stop", "U+0000"},
+        {API_CHAT, "{\"logprobs\":1," USER "}", 400, "logprobs", "a boolean"},
+        {API_CHAT, "{\"top_logprobs\":2," USER "}", 400, "top_logprobs", "only allowed"},
+        {API_CHAT, "{\"logprobs\":true,\"top_logprobs\":21," USER "}", 400, "top_logprobs", "21"},
+        {API_CHAT, "{\"logprobs\":true,\"top_logprobs\":-1," USER "}", 400, "top_logprobs", "-1"},
+        {API_CHAT, "{\"logit_bias\":{\"x\":1}," USER "}", 400, "logit_bias", "'x'"},
+        {API_CHAT, "{\"logit_bias\":{\"999999\":1}," USER "}", 400, "logit_bias", "999999"},
+        {API_CHAT, "{\"logit_bias\":{\"1\":101}," USER "}", 400, "logit_bias", "100"},
+        {API_CHAT, "{\"stream\":\"yes\"," USER "}", 400, "stream", "a boolean"},
+        {API_CHAT, "{\"tools\":[{\"type\":\"function\"}]," USER "}", 400, "tools", "not supported"},
+        {API_CHAT, "{\"tool_choice\":\"required\"," USER "}", 400, "tool_choice", "needs tools"},
+        {API_CHAT, "{\"tool_choice\":\"maybe\"," USER "}", 400, "tool_choice", "must be"},
+        {API_CHAT, "{\"response_format\":{\"type\":\"json_object\"}," USER "}", 400,
+         "response_format", "json_object"},
+        {API_CHAT, "{\"guided_json\":{}," USER "}", 400, "guided_json", "not supported"},
+        {API_COMPLETIONS, "{}", 400, "prompt", "required"},
+        {API_COMPLETIONS, "{\"prompt\":\"\"}", 400, "prompt", "empty"},
+        {API_COMPLETIONS, "{\"prompt\":[]}", 400, "prompt", "empty"},
+        {API_COMPLETIONS, "{\"prompt\":[\"\"]}", 400, "prompt", "empty"},
+        {API_COMPLETIONS, "{\"prompt\":[[]]}", 400, "prompt", "empty"},
+        {API_COMPLETIONS, "{\"prompt\":null}", 400, "prompt", "required"},
+        {API_COMPLETIONS, "{\"prompt\":{\"x\":1}}", 400, "prompt", "an object"},
+        {API_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", 400, "prompt", "a token id"},
+        {API_COMPLETIONS, "{\"prompt\":[1.5]}", 400, "prompt", "a token id"},
+        {API_COMPLETIONS, "{\"prompt\":[-1]}", 400, "prompt", "-1"},
+        {API_COMPLETIONS, "{\"prompt\":[258]}", 400, "prompt", "258 tokens"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", 400, "best_of", "3"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"logprobs\":true}", 400, "logprobs", "an integer"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"suffix\":\"y\"}", 400, "suffix", "not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        api_request r;
+        api_error e;
+        bool ok = read_n(&r, cases[i].kind, cases[i].body, strlen(cases[i].body), &e);
+        if (ok || e.status != cases[i].status || strcmp(e.param, cases[i].param) != 0 ||
+            strstr(e.message, cases[i].message) == NULL)
+            fail_msg("%s: %d '%s' %s", cases[i].body, e.status, e.param, e.message);
+        api_request_free(&r);
+    }
+}
+
+static void check_depth(int depth, bool expected) {
+    buf b = {0};
+    api_request r;
+    api_error e;
+    buf_puts(&b, "{\"prompt\":\"a\",\"x\":");
+    for (int i = 1; i < depth; i++) buf_putc(&b, '[');
+    for (int i = 1; i < depth; i++) buf_putc(&b, ']');
+    buf_putc(&b, '}');
+    assert_int_equal(read_n(&r, API_COMPLETIONS, b.data, b.len, &e), expected);
+    if (!expected) assert_non_null(strstr(e.message, "nested"));
+    api_request_free(&r);
+    buf_free(&b);
+}
+
+static void test_depth(void **state) {
+    (void)state;
+    check_depth(JSON_MAX_DEPTH, true);
+    check_depth(JSON_MAX_DEPTH + 1, false);
+    check_depth(1 << 20, false);
+}
+
+static void test_too_long(void **state) {
+    (void)state;
+    buf b = {0};
+    api_request r;
+    api_error e;
+    buf_puts(&b, "{\"prompt\":\"");
+    for (int i = 0; i < 1000; i++) buf_putc(&b, 'a');
+    buf_puts(&b, "\"}");
+    assert_false(read_n(&r, API_COMPLETIONS, b.data, b.len, &e));
+    assert_int_equal(e.status, 400);
+    assert_non_null(strstr(e.message, "1000 tokens"));
+    assert_non_null(strstr(e.message, "1001 input tokens"));
+    api_request_free(&r);
+    buf_free(&b);
+}
+
+/* Whatever allocation fails, the request ends in an error and nothing leaks. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    const char body[] = "{\"prompt\":[[1,2],\"ab\"],\"logprobs\":1,\"stop\":[\"x\"],"
+                        "\"logit_bias\":{\"1\":2},\"stop_token_ids\":[1]}";
+    bool ok = false;
+    for (long n = 1; n < 100 && !ok; n++) {
+        api_request r;
+        api_error e;
+        mem_fail_after(n);
+        ok = read_n(&r, API_COMPLETIONS, body, sizeof body - 1, &e);
+        mem_fail_after(0);
+        if (!ok) assert_int_equal(e.status, 503);
+        api_request_free(&r);
+    }
+    assert_true(ok);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_and_nulls),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    fake_backend *fake = fake_backend_create(&table, "hi", 1000, 8, 1000);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_backend_destroy(fake);
+    return failed;
+}

@@ -1,0 +1,682 @@
+/* The whole server over loopback, on a fake engine: HTTP, OpenAI's shapes, disconnects, limits and
+ * stopping. Short enough for the sanitizers. */
+#include "unit.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "fake_backend.h"
+#include "server/server.h"
+
+#define SCRIPT "Hello, \xE4\xB8\x96\xE7\x95\x8C! \xF0\x9F\x91\x8B"
+
+typedef struct {
+    server_params params;
+    server_backend table;
+    fake_backend *fake;
+    server *server;
+    pthread_t thread;
+    uint16_t port;
+    ridge_status status;
+    ridge_error error;
+} fixture;
+
+static void *run_server(void *context) {
+    fixture *f = context;
+    f->status = server_run(f->server, &f->error);
+    return NULL;
+}
+
+static void begin(fixture *f, int step_us, size_t max_live) {
+    f->fake = fake_backend_create(&f->table, SCRIPT, step_us, max_live, 2000);
+    f->params.port = 0;
+    f->params.model_id = "org/fake";
+    f->params.model_root = "/fake.gguf";
+    f->params.stop_fd = eventfd(0, EFD_CLOEXEC);
+    assert_int_equal(server_open(&f->server, &f->params, &f->table, &f->error), RIDGE_OK);
+    f->port = server_port(f->server);
+    assert_int_equal(pthread_create(&f->thread, NULL, run_server, f), 0);
+}
+
+static void ask_to_stop(fixture *f) {
+    assert_int_equal(write(f->params.stop_fd, &(uint64_t){1}, 8), 8);
+}
+
+static void end(fixture *f) {
+    pthread_join(f->thread, NULL);
+    server_close(f->server);
+    fake_backend_destroy(f->fake);
+    close(f->params.stop_fd);
+}
+
+static void stop(fixture *f) {
+    ask_to_stop(f);
+    end(f);
+    assert_int_equal(f->status, RIDGE_OK);
+}
+
+static int dial(const fixture *f) {
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons(f->port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void send_text(int fd, const char *text, size_t n) {
+    while (n > 0) {
+        ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
+        if (sent <= 0) return; /* the server may have closed after its refusal */
+        text += sent;
+        n -= (size_t)sent;
+    }
+}
+
+/* Reads until `until` has come or the end of the connection; false after ten seconds. */
+static bool read_until(int fd, buf *out, const char *until) {
+    int64_t deadline = clock_now_us() + 10000000;
+    char piece[4096];
+    while (clock_now_us() < deadline) {
+        if (until != NULL && out->len > 0 && strstr(out->data, until) != NULL) return true;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 100) <= 0) continue;
+        ssize_t n = recv(fd, piece, sizeof piece, 0);
+        if (n <= 0) return until == NULL || (out->len > 0 && strstr(out->data, until) != NULL);
+        buf_append(out, piece, (size_t)n);
+    }
+    return false;
+}
+
+/* Sends raw bytes and returns all that comes back until the server closes. */
+static char *exchange(const fixture *f, const char *request) {
+    buf out = {0};
+    int fd = dial(f);
+    send_text(fd, request, strlen(request));
+    assert_true(read_until(fd, &out, NULL));
+    close(fd);
+    buf_putc(&out, '\0');
+    return buf_take(&out);
+}
+
+static char *http(const char *method, const char *path, const char *headers, const char *body) {
+    buf b = {0};
+    buf_printf(&b, "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n%s\r\n%s", method, path,
+               strlen(body), headers, body);
+    return buf_take(&b);
+}
+
+#define CLOSE "Connection: close\r\n"
+
+static char *ask(const fixture *f, const char *method, const char *path, const char *body) {
+    char *request = http(method, path, CLOSE, body);
+    char *answer = exchange(f, request);
+    mem_free(request);
+    return answer;
+}
+
+static int status_of(const char *answer) {
+    return strncmp(answer, "HTTP/1.1 ", 9) == 0 ? atoi(answer + 9) : 0;
+}
+
+static void check_status(const fixture *f, const char *method, const char *path, const char *body,
+                         int status) {
+    char *answer = ask(f, method, path, body);
+    if (status_of(answer) != status) fail_msg("%s %s: %s", method, path, answer);
+    mem_free(answer);
+}
+
+static json_t *body_json(const char *answer) {
+    const char *body = strstr(answer, "\r\n\r\n");
+    assert_non_null(body);
+    json_t *root = json_loads(body + 4, 0, NULL);
+    if (root == NULL) fail_msg("no JSON: %s", answer);
+    return root;
+}
+
+static json_t *ask_json(const fixture *f, const char *path, const char *body) {
+    char *answer = ask(f, body[0] == '\0' ? "GET" : "POST", path, body);
+    json_t *root = body_json(answer);
+    mem_free(answer);
+    return root;
+}
+
+static const char *string_at(json_t *root, const char *a, size_t i, const char *b, const char *c) {
+    json_t *v = json_array_get(json_object_get(root, a), i);
+    v = json_object_get(v, b);
+    return json_string_value(c != NULL ? json_object_get(v, c) : v);
+}
+
+static int64_t usage_of(json_t *root, const char *name) {
+    return json_integer_value(json_object_get(json_object_get(root, "usage"), name));
+}
+
+#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+
+static void test_plain_routes(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    check_status(&f, "GET", "/health", "", 200);
+    check_status(&f, "HEAD", "/health", "", 200);
+    check_status(&f, "GET", "/v1/models/org%2Ffake", "", 200);
+    check_status(&f, "GET", "/v1/models/org/fake", "", 200);
+    check_status(&f, "GET", "/v1/models/other", "", 404);
+    check_status(&f, "GET", "/nothing", "", 404);
+    check_status(&f, "POST", "/nothing", "{}", 404);
+    check_status(&f, "GET", "/v1/chat/completions", "", 405);
+    check_status(&f, "DELETE", "/health", "", 405);
+    json_t *models = ask_json(&f, "/v1/models", "");
+    assert_string_equal(json_string_value(json_object_get(
+                            json_array_get(json_object_get(models, "data"), 0), "id")),
+                        "org/fake");
+    json_decref(models);
+    char *answer =
+        exchange(&f, "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://o\r\n"
+                     "Access-Control-Request-Headers: authorization\r\n" CLOSE "\r\n");
+    assert_int_equal(status_of(answer), 204);
+    assert_non_null(strstr(answer, "Access-Control-Allow-Origin: *\r\n"));
+    assert_non_null(strstr(answer, "Access-Control-Allow-Headers: authorization\r\n"));
+    mem_free(answer);
+    stop(&f);
+}
+
+static void test_whole_answers(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    json_t *r = ask_json(&f, "/v1/chat/completions", CHAT "}");
+    assert_string_equal(string_at(r, "choices", 0, "message", "content"), SCRIPT);
+    assert_string_equal(string_at(r, "choices", 0, "finish_reason", NULL), "stop");
+    assert_string_equal(json_string_value(json_object_get(r, "object")), "chat.completion");
+    assert_int_equal(usage_of(r, "prompt_tokens"), 8);
+    assert_int_equal(usage_of(r, "completion_tokens"), strlen(SCRIPT) + 1);
+    json_decref(r);
+    /* A cut inside a character leaves whole characters only. */
+    r = ask_json(&f, "/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"max_tokens\":9}");
+    assert_int_equal(json_array_size(json_object_get(r, "choices")), 4);
+    assert_string_equal(string_at(r, "choices", 3, "text", NULL), "Hello, ");
+    assert_string_equal(string_at(r, "choices", 3, "finish_reason", NULL), "length");
+    assert_int_equal(usage_of(r, "prompt_tokens"), 4);
+    assert_int_equal(usage_of(r, "completion_tokens"), 36);
+    json_decref(r);
+    r = ask_json(&f, "/v1/completions", "{\"prompt\":\"ab\",\"echo\":true,\"max_tokens\":0}");
+    assert_string_equal(string_at(r, "choices", 0, "text", NULL), "ab");
+    assert_int_equal(usage_of(r, "completion_tokens"), 0);
+    json_decref(r);
+    r = ask_json(&f, "/tokenize", "{\"prompt\":\"ab\",\"add_special_tokens\":false}");
+    assert_int_equal(json_array_size(json_object_get(r, "tokens")), 2);
+    json_decref(r);
+    r = ask_json(&f, "/detokenize", "{\"tokens\":[97,98,256]}");
+    assert_string_equal(json_string_value(json_object_get(r, "prompt")), "ab<eos>");
+    json_decref(r);
+    stop(&f);
+}
+
+static void test_logprobs(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    json_t *r =
+        ask_json(&f, "/v1/completions",
+                 "{\"prompt\":\"\xC3\xA9x\",\"echo\":true,\"logprobs\":1,\"max_tokens\":2}");
+    json_t *lp = json_object_get(json_array_get(json_object_get(r, "choices"), 0), "logprobs");
+    json_t *tokens = json_object_get(lp, "tokens"), *tops = json_object_get(lp, "top_logprobs");
+    json_t *values = json_object_get(lp, "token_logprobs");
+    json_t *offsets = json_object_get(lp, "text_offset");
+    size_t n = 6; /* BOS, two bytes, x, H, e */
+    assert_int_equal(json_array_size(tokens), n);
+    assert_int_equal(json_array_size(tops), n);
+    assert_int_equal(json_array_size(values), n);
+    buf text = {0};
+    static const int expected[] = {0, 0, 0, 1, 2, 3};
+    for (size_t i = 0; i < n; i++) {
+        buf_puts(&text, json_string_value(json_array_get(tokens, i)));
+        assert_int_equal(json_integer_value(json_array_get(offsets, i)), expected[i]);
+        if (i == 0) continue;
+        double best = -1e9;
+        const char *key;
+        json_t *v;
+        json_object_foreach(json_array_get(tops, i), key, v) if (json_real_value(v) > best) best =
+            json_real_value(v);
+        assert_true(json_real_value(json_array_get(values, i)) == best);
+    }
+    assert_true(json_is_null(json_array_get(values, 0)) && json_is_null(json_array_get(tops, 0)));
+    assert_string_equal(text.data, string_at(r, "choices", 0, "text", NULL));
+    buf_free(&text);
+    json_decref(r);
+    r = ask_json(&f, "/v1/completions", "{\"prompt\":[97,98],\"logprobs\":0,\"max_tokens\":1}");
+    lp = json_object_get(json_array_get(json_object_get(r, "choices"), 0), "logprobs");
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(lp, "text_offset"), 0)), 2);
+    json_decref(r);
+    r = ask_json(&f, "/v1/chat/completions", CHAT ",\"logprobs\":true,\"top_logprobs\":3}");
+    lp = json_object_get(json_array_get(json_object_get(r, "choices"), 0), "logprobs");
+    json_t *first = json_array_get(json_object_get(lp, "content"), 0);
+    assert_int_equal(json_array_size(json_object_get(first, "top_logprobs")), 3);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(first, "bytes"), 0)), 'H');
+    json_decref(r);
+    stop(&f);
+}
+
+/* Undoes the chunked coding of an answer's body, in place. */
+static void unchunk(char *body) {
+    char *out = body;
+    for (;;) {
+        char *end;
+        size_t n = strtoul(body, &end, 16);
+        if (n == 0) break;
+        memmove(out, end + 2, n);
+        out += n;
+        body = end + 2 + n + 2;
+    }
+    *out = '\0';
+}
+
+static void test_stream(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    char *request =
+        http("POST", "/v1/chat/completions", CLOSE "X-Request-ID: my-id\r\n",
+             CHAT ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true}}");
+    char *answer = exchange(&f, request), *body = strstr(answer, "\r\n\r\n") + 4;
+    assert_non_null(strstr(answer, "Content-Type: text/event-stream"));
+    assert_non_null(strstr(answer, "X-Request-Id: my-id\r\n"));
+    unchunk(body);
+    buf texts[2] = {0};
+    int n_finished = 0, n_usage = 0;
+    bool done = false, role[2] = {false, false};
+    for (char *event = body, *next; *event != '\0'; event = next) {
+        next = strstr(event, "\n\n");
+        assert_non_null(next);
+        *next = '\0';
+        next += 2;
+        assert_false(done);
+        assert_int_equal(strncmp(event, "data: ", 6), 0);
+        done = strcmp(event, "data: [DONE]") == 0;
+        if (done) continue;
+        json_t *chunk = json_loads(event + 6, 0, NULL);
+        assert_non_null(chunk);
+        assert_string_equal(json_string_value(json_object_get(chunk, "id")), "chatcmpl-my-id");
+        json_t *choice = json_array_get(json_object_get(chunk, "choices"), 0);
+        if (choice == NULL) {
+            n_usage++;
+            assert_int_equal(usage_of(chunk, "completion_tokens"), 2 * (strlen(SCRIPT) + 1));
+        } else {
+            size_t i = (size_t)json_integer_value(json_object_get(choice, "index"));
+            json_t *delta = json_object_get(choice, "delta");
+            assert_int_equal(json_object_get(delta, "role") != NULL, !role[i]);
+            role[i] = true;
+            buf_puts(&texts[i], json_string_value(json_object_get(delta, "content")));
+            n_finished += json_is_string(json_object_get(choice, "finish_reason"));
+        }
+        json_decref(chunk);
+    }
+    assert_true(done && n_finished == 2 && n_usage == 1);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(texts[i].data, SCRIPT);
+        buf_free(&texts[i]);
+    }
+    mem_free(request);
+    mem_free(answer);
+    stop(&f);
+}
+
+static int count(const char *text, const char *part) {
+    int n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+static void test_one_connection(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    /* Pipelined: a refused body that looks like a request is not one. */
+    const char *inner = "GET /metrics HTTP/1.1\r\n\r\n";
+    buf b = {0};
+    char *parts[] = {http("POST", "/nothing", "", inner),
+                     http("GET", "/version", "", ""),
+                     http("POST", "/v1/chat/completions", "", CHAT "}"),
+                     http("POST", "/v1/completions", "", "{"),
+                     http("POST", "/v1/completions", "", "{\"prompt\":\"a\",\"stream\":true}"),
+                     http("GET", "/health", CLOSE, "")};
+    for (size_t i = 0; i < 6; i++) {
+        buf_puts(&b, parts[i]);
+        mem_free(parts[i]);
+    }
+    char *answer = exchange(&f, b.data);
+    assert_int_equal(count(answer, "HTTP/1.1 "), 6);
+    assert_int_equal(count(answer, "HTTP/1.1 200"), 4);
+    assert_int_equal(count(answer, "HTTP/1.1 404"), 1);
+    assert_int_equal(count(answer, "HTTP/1.1 400"), 1);
+    mem_free(answer);
+    buf_free(&b);
+    /* Chunked bodies, and 100-continue. */
+    answer = exchange(
+        &f, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n" CLOSE
+            "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"pro\r\n9\r\nmpt\":\"a\"}\r\n0\r\n\r\n");
+    assert_int_equal(status_of(answer), 200);
+    mem_free(answer);
+    int fd = dial(&f);
+    buf got = {0};
+    const char *head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n"
+                       "Expect: 100-continue\r\n\r\n";
+    send_text(fd, head, strlen(head));
+    assert_true(read_until(fd, &got, "100 Continue\r\n\r\n"));
+    send_text(fd, "{\"prompt\":\"a\"}", 14);
+    assert_true(read_until(fd, &got, "HTTP/1.1 200"));
+    buf_free(&got);
+    close(fd);
+    stop(&f);
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.max_body_bytes = 1000;
+    f.params.max_head_bytes = 2000;
+    f.params.head_timeout_s = 0.3;
+    f.params.body_timeout_s = 0.3;
+    f.params.max_connections = 4;
+    begin(&f, 100, 2);
+    char big[3000];
+    memset(big, 'a', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    check_status(&f, "POST", "/v1/completions", big, 413);
+    buf b = {0};
+    buf_printf(&b, "GET /health HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", big);
+    char *answer = exchange(&f, b.data);
+    assert_int_equal(status_of(answer), 431);
+    mem_free(answer);
+    buf_clear(&b);
+    buf_printf(&b,
+               "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+               "600\r\n%.1536s\r\n0\r\n\r\n",
+               big);
+    answer = exchange(&f, b.data);
+    assert_int_equal(status_of(answer), 413);
+    mem_free(answer);
+    buf_free(&b);
+    static const struct {
+        const char *text;
+        int status;
+    } cases[] = {
+        {"GET /hea", 408}, /* and then nothing */
+        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", 408},
+        {"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+         400},
+        {"\x16\x03\x01\x02\r\n\r\n", 400},
+        {"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+         404},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        answer = exchange(&f, cases[i].text);
+        if (status_of(answer) != cases[i].status) fail_msg("%s: %s", cases[i].text, answer);
+        assert_non_null(strstr(answer, "Connection: close\r\n"));
+        assert_int_equal(count(answer, "HTTP/1.1 "), 1);
+        mem_free(answer);
+    }
+    answer = ask(&f, "POST", "/v1/completions", "{\"prompt\":\"a\",\"n\":3}");
+    assert_int_equal(status_of(answer), 429);
+    assert_non_null(strstr(answer, "Retry-After: 1\r\n"));
+    mem_free(answer);
+    int idle[4];
+    for (int i = 0; i < 4; i++) idle[i] = dial(&f);
+    int64_t deadline = clock_now_us() + 5000000;
+    int status = 0; /* the four may be accepted a moment later than the fifth asks */
+    while (status != 503 && clock_now_us() < deadline) {
+        answer = ask(&f, "GET", "/health", "");
+        status = status_of(answer);
+        mem_free(answer);
+        for (int i = 0; status == 503 && i < 4; i++) close(idle[i]);
+    }
+    assert_int_equal(status, 503);
+    usleep(100000);
+    check_status(&f, "GET", "/health", "", 200);
+    stop(&f);
+}
+
+static void wait_live(fixture *f, size_t n) {
+    int64_t deadline = clock_now_us() + 10000000;
+    while (fake_backend_n_live(f->fake) != n && clock_now_us() < deadline) usleep(1000);
+    assert_int_equal(fake_backend_n_live(f->fake), n);
+}
+
+#define ENDLESS "\"ignore_eos\":true,\"max_tokens\":1900}"
+
+static void test_disconnect(void **state) {
+    (void)state;
+    static const char *const bodies[] = {"{\"prompt\":\"a\",\"stream\":true," ENDLESS,
+                                         "{\"prompt\":\"a\"," ENDLESS,
+                                         "{\"prompt\":\"a\",\"n\":5," ENDLESS};
+    fixture f = {.params = server_params_default()};
+    begin(&f, 5000, 64);
+    for (size_t i = 0; i < 6; i++) {
+        int fd = dial(&f);
+        char *request = http("POST", "/v1/completions", "", bodies[i % 3]);
+        send_text(fd, request, strlen(request));
+        mem_free(request);
+        wait_live(&f, i % 3 == 2 ? 5 : 1);
+        if (i < 3)
+            close(fd);
+        else
+            shutdown(fd, SHUT_WR);
+        wait_live(&f, 0);
+        if (i >= 3) close(fd);
+    }
+    assert_int_equal(fake_backend_n_cancelled(f.fake), 14);
+    check_status(&f, "GET", "/health", "", 200);
+    stop(&f);
+}
+
+static void test_request_timeout(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.request_timeout_s = 0.2;
+    begin(&f, 5000, 64);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"," ENDLESS, 504);
+    char *answer = ask(&f, "POST", "/v1/completions", "{\"prompt\":\"a\",\"stream\":true," ENDLESS);
+    assert_int_equal(status_of(answer), 200);
+    assert_non_null(strstr(answer, "data: {\"error\":{"));
+    assert_non_null(strstr(answer, "data: [DONE]\n\n"));
+    mem_free(answer);
+    wait_live(&f, 0);
+    stop(&f);
+}
+
+static void test_api_key(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.api_key = "secret";
+    begin(&f, 100, 64);
+    static const struct {
+        const char *header;
+        int status;
+    } cases[] = {
+        {"", 401},
+        {"Authorization: Bearer secreT\r\n", 401},
+        {"Authorization: Bearer \r\n", 401},
+        {"Authorization: Bearer secretsecret\r\n", 401},
+        {"Authorization: Basic secret\r\n", 401},
+        {"Authorization: bearer secret\r\n", 200},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        buf headers = {0};
+        buf_printf(&headers, "%s" CLOSE, cases[i].header);
+        char *request = http("GET", "/v1/models", headers.data, "");
+        char *answer = exchange(&f, request);
+        if (status_of(answer) != cases[i].status) fail_msg("%s: %s", cases[i].header, answer);
+        assert_non_null(strstr(answer, "Access-Control-Allow-Origin"));
+        mem_free(request);
+        mem_free(answer);
+        buf_free(&headers);
+    }
+    check_status(&f, "GET", "/health", "", 200);
+    check_status(&f, "OPTIONS", "/v1/models", "", 204);
+    stop(&f);
+}
+
+static void test_states(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    fake_backend_set_state(f.fake, LOOP_LOADING);
+    check_status(&f, "GET", "/health", "", 503);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 503);
+    check_status(&f, "GET", "/version", "", 200);
+    fake_backend_set_state(f.fake, LOOP_READY);
+    check_status(&f, "GET", "/health", "", 200);
+    fake_backend_set_state(f.fake, LOOP_FAILED);
+    end(&f);
+    assert_int_equal(f.status, RIDGE_EIO);
+    assert_string_equal(f.error.text, "the fake has failed");
+}
+
+static void test_drain(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 10000, 64);
+    int fd = dial(&f), idle = dial(&f);
+    buf got = {0};
+    char *request =
+        http("POST", "/v1/completions", "",
+             "{\"prompt\":\"a\",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":60}");
+    send_text(fd, request, strlen(request));
+    mem_free(request);
+    assert_true(read_until(fd, &got, "data: "));
+    ask_to_stop(&f);
+    usleep(50000);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 503);
+    check_status(&f, "GET", "/health", "", 503);
+    assert_true(read_until(fd, &got, "data: [DONE]\n\n"));
+    assert_non_null(strstr(got.data, "\"finish_reason\":\"length\""));
+    end(&f);
+    assert_int_equal(f.status, RIDGE_OK);
+    buf_free(&got);
+    close(fd);
+    close(idle);
+}
+
+static void test_drain_limit(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.shutdown_timeout_s = 0.2;
+    begin(&f, 10000, 64);
+    int stream = dial(&f), whole = dial(&f);
+    buf a = {0}, b = {0};
+    char *first = http("POST", "/v1/completions", "", "{\"prompt\":\"a\",\"stream\":true," ENDLESS);
+    char *second = http("POST", "/v1/completions", "", "{\"prompt\":\"a\"," ENDLESS);
+    send_text(stream, first, strlen(first));
+    send_text(whole, second, strlen(second));
+    wait_live(&f, 2);
+    stop(&f);
+    assert_true(read_until(stream, &a, NULL) && read_until(whole, &b, NULL));
+    assert_non_null(strstr(a.data, "data: {\"error\":{"));
+    assert_int_equal(status_of(b.data), 503);
+    mem_free(first);
+    mem_free(second);
+    buf_free(&a);
+    buf_free(&b);
+    close(stream);
+    close(whole);
+}
+
+/* A second request to stop does not wait, and whatever runs is let go without a leak. */
+static void test_stop_twice(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 10000, 64);
+    int fd = dial(&f);
+    char *request = http("POST", "/v1/completions", "", "{\"prompt\":\"a\"," ENDLESS);
+    send_text(fd, request, strlen(request));
+    mem_free(request);
+    wait_live(&f, 1);
+    ask_to_stop(&f);
+    usleep(100000);
+    stop(&f);
+    close(fd);
+}
+
+static void *storm_client(void *context) {
+    const fixture *f = context;
+    for (int i = 0; i < 10; i++) {
+        int fd = dial(f);
+        bool leaves = i % 3 == 0;
+        char *request = http("POST", "/v1/completions", CLOSE,
+                             i % 2 == 0 ? "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":20}"
+                                        : "{\"prompt\":\"a\",\"max_tokens\":20}");
+        send_text(fd, request, strlen(request));
+        mem_free(request);
+        buf got = {0};
+        if (leaves)
+            usleep((useconds_t)(i * 500));
+        else if (!read_until(fd, &got, NULL) ||
+                 (status_of(got.data) != 200 && status_of(got.data) != 429)) {
+            close(fd);
+            return "a request was not answered";
+        }
+        buf_free(&got);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void test_storm(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    pthread_t threads[16];
+    begin(&f, 200, 12);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, storm_client, &f), 0);
+    for (int i = 0; i < 16; i++) {
+        void *why;
+        pthread_join(threads[i], &why);
+        assert_null(why);
+    }
+    wait_live(&f, 0);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 200);
+    stop(&f);
+}
+
+static void test_port_in_use(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 1000, 8);
+    server_params p = f.params;
+    server *second = NULL;
+    ridge_error err = {0};
+    p.port = f.port;
+    assert_int_equal(server_open(&second, &p, &f.table, &err), RIDGE_EIO);
+    assert_non_null(strstr(err.text, "in use"));
+    p.host = "no.such.host.invalid";
+    err = (ridge_error){0};
+    assert_int_equal(server_open(&second, &p, &f.table, &err), RIDGE_EINVAL);
+    stop(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_routes),   cmocka_unit_test(test_whole_answers),
+        cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_one_connection), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_disconnect),     cmocka_unit_test(test_request_timeout),
+        cmocka_unit_test(test_api_key),        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_drain),          cmocka_unit_test(test_drain_limit),
+        cmocka_unit_test(test_stop_twice),     cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_port_in_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
