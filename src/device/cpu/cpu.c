@@ -1,15 +1,25 @@
 /* device/cpu: the device's life: its path and its team; uploading weights. */
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "device/cpu/cpu_internal.h"
+
+#if defined(__x86_64__)
+static bool has_f16c(void) { /* not every compiler's __builtin_cpu_supports knows it */
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
 
 ridge_status cpu_kernels_choose(const cpu_kernels **out, const char *isa, ridge_error *err) {
     const cpu_kernels *paths[3], *best = NULL;
     int n = 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
+                __builtin_cpu_supports("bmi2");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vnni");

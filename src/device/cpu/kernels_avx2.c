@@ -9,8 +9,8 @@
 
 const cpu_kernels cpu_kernels_avx2 = {
     .isa = "avx2",
-    .unpack = cpu_unpack_portable,
-    .gemm = cpu_gemm_portable,
+    .unpack = cpu_unpack_avx2,
+    .gemm = cpu_gemm_avx2,
     .fgemm = fgemm,
     .widen_f16 = widen_f16,
     .narrow_f16 = narrow_f16,

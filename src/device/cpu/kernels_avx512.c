@@ -9,8 +9,9 @@
 
 const cpu_kernels cpu_kernels_avx512 = {
     .isa = "avx512",
-    .unpack = cpu_unpack_portable,
-    .gemm = cpu_gemm_portable,
+    .unpack = cpu_unpack_avx512,
+    .gemm = cpu_gemm_avx512,
+    .gemv = cpu_gemv_avx512,
     .fgemm = fgemm,
     .widen_f16 = widen_f16,
     .narrow_f16 = narrow_f16,
