@@ -1,0 +1,270 @@
+/* ridge bench: prefill and decode against the machine's measured roof.
+ *
+ * Prefill: one prompt of --prompt random tokens, until its first token. Decode: --batch sequences
+ * at a context of --prompt tokens, --gen steps; only steps in which every sequence decodes are
+ * timed. Every figure is the median of --repeat runs. mbu counts the weights once per step, and the
+ * KV that is read.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/engine_args.h"
+#include "cli/machine.h"
+
+#define MAX_BATCHES 16
+#define MAX_REPEAT 101
+
+typedef struct {
+    engine_args engine;
+    uint64_t prompt, gen, repeat;
+    const char *batch_list;
+    bool json;
+    uint32_t batches[MAX_BATCHES];
+    size_t n_batches;
+} bench_args;
+
+typedef struct {
+    bool decode;
+    uint32_t batch;
+    uint64_t tokens;
+    double seconds, flops, bytes;
+} bench_result;
+
+static bool parse_batches(bench_args *a) {
+    const char *p = a->batch_list;
+    while (a->n_batches < MAX_BATCHES) {
+        char *end;
+        unsigned long v = strtoul(p, &end, 10);
+        if (end == p || *p == '-' || v < 1 || v > 4096) return false;
+        a->batches[a->n_batches++] = (uint32_t)v;
+        if (*end == '\0') return true;
+        if (*end != ',') return false;
+        p = end + 1;
+    }
+    return false;
+}
+
+/* Submits n sequences of random tokens (always the same ones), each to answer max_tokens. */
+static ridge_status submit_all(engine *e, uint32_t n, uint64_t n_prompt, uint64_t max_tokens,
+                               ridge_error *err) {
+    int32_t *ids = mem_zalloc(n_prompt, sizeof *ids);
+    if (ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "prompt");
+    ridge_status status = RIDGE_OK;
+    uint32_t draw = 12345;
+    for (uint32_t s = 0; s < n && status == RIDGE_OK; s++) {
+        for (uint64_t i = 0; i < n_prompt; i++) {
+            draw = draw * 1664525u + 1013904223u; /* Numerical Recipes */
+            ids[i] = (int32_t)((draw >> 8) % (uint32_t)engine_n_vocab(e));
+        }
+        engine_request r = engine_request_default();
+        r.prompt = ids;
+        r.n_prompt = n_prompt;
+        r.max_tokens = (uint32_t)max_tokens;
+        r.ignore_eos = true;
+        uint64_t id;
+        status = engine_submit(e, &r, &id, err);
+    }
+    mem_free(ids);
+    return status;
+}
+
+/* One step; counts tokens and ends. *seconds is its wall time. */
+static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, size_t *n_ended,
+                               ridge_error *err) {
+    const engine_event *events;
+    size_t n = 0;
+    double start = clock_now_s();
+    if (!engine_step(e, &events, &n)) return RIDGE_FAIL(err, RIDGE_EIO, "the engine stopped early");
+    *seconds = clock_now_s() - start;
+    *n_tokens = *n_ended = 0;
+    for (size_t i = 0; i < n; i++) {
+        *n_tokens += events[i].has_token;
+        *n_ended += events[i].finish != ENGINE_RUNNING;
+        if (events[i].finish == ENGINE_ERROR)
+            return RIDGE_FAIL(err, events[i].error->code, "%s", events[i].error->text);
+    }
+    return RIDGE_OK;
+}
+
+static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *out,
+                                ridge_error *err) {
+    engine_account account;
+    size_t tokens, ended = 0;
+    double seconds;
+    RIDGE_TRY(submit_all(e, 1, a->prompt, 1, err));
+    engine_account_take(e, &account);
+    *out = (bench_result){.batch = 1, .tokens = a->prompt};
+    while (ended == 0) {
+        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+        out->seconds += seconds;
+    }
+    engine_account_take(e, &account);
+    out->flops = account.flops;
+    out->bytes = account.weight_bytes + account.kv_bytes;
+    return RIDGE_OK;
+}
+
+static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+                               ridge_error *err) {
+    engine_account account;
+    size_t tokens, ended = 0, n_ended = 0;
+    double seconds;
+    *out = (bench_result){.decode = true, .batch = batch};
+    /* While the last prompts are still being computed the first sequences already answer: they need
+     * tokens to spare, and what counts starts when all of them decode. */
+    uint64_t slack = (uint64_t)batch * a->prompt / a->engine.max_num_batched_tokens + 2 + batch;
+    RIDGE_TRY(submit_all(e, batch, a->prompt, a->gen + slack, err));
+    for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+    engine_account_take(e, &account);
+    for (uint64_t i = 0; i < a->gen; i++) {
+        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+        n_ended += ended;
+        if (tokens != batch)
+            return RIDGE_FAIL(err, RIDGE_EIO, "%zu of %u sequences decoded: the cache is too small",
+                              tokens, batch);
+        out->seconds += seconds;
+        out->tokens += tokens;
+    }
+    engine_account_take(e, &account);
+    out->flops = account.flops;
+    out->bytes = account.weight_bytes + account.kv_bytes;
+    while (n_ended < batch) {
+        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+        n_ended += ended;
+    }
+    return RIDGE_OK;
+}
+
+static int by_seconds(const void *x, const void *y) {
+    double a = ((const bench_result *)x)->seconds, b = ((const bench_result *)y)->seconds;
+    return (a > b) - (a < b);
+}
+
+/* batch 0: prefill. The median of the repeats; one more run before them warms caches and clocks up.
+ */
+static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+                               ridge_error *err) {
+    bench_result runs[MAX_REPEAT + 1];
+    for (uint64_t i = 0; i <= a->repeat; i++) {
+        bench_result *r = &runs[i == 0 ? 0 : i - 1];
+        RIDGE_TRY(batch == 0 ? run_prefill(e, a, r, err) : run_decode(e, a, batch, r, err));
+    }
+    qsort(runs, a->repeat, sizeof *runs, by_seconds);
+    *out = runs[a->repeat / 2];
+    return RIDGE_OK;
+}
+
+static void json_field(buf *b, const char *name, double value) {
+    buf_printf(b, ",\"%s\":", name);
+    buf_json_double(b, value);
+}
+
+static void print_json(engine *e, const bench_args *a, const char *model,
+                       const machine_peaks *peaks, const bench_result *results, size_t n) {
+    char *cpu = machine_cpu_name(), *name = cli_model_name(model);
+    buf b = {0};
+    buf_puts(&b, "{\"machine\":{\"cpu\":");
+    buf_json_string(&b, cpu != NULL ? cpu : "", cpu != NULL ? strlen(cpu) : 0);
+    buf_printf(&b, ",\"threads\":%d,\"isa\":\"%s\"", engine_n_threads(e), engine_isa(e));
+    json_field(&b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
+    json_field(&b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
+    json_field(&b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
+    buf_puts(&b, "},\"model\":{\"name\":");
+    buf_json_string(&b, name != NULL ? name : "", name != NULL ? strlen(name) : 0);
+    buf_printf(
+        &b, ",\"parameters\":%llu,\"weight_bytes\":%llu,\"kv_bytes_per_token\":%llu},\"results\":[",
+        (unsigned long long)engine_n_parameters(e), (unsigned long long)engine_weight_bytes(e),
+        (unsigned long long)engine_kv_bytes_per_token(e));
+    for (size_t i = 0; i < n; i++) {
+        const bench_result *r = &results[i];
+        buf_printf(&b, "%s{\"phase\":\"%s\",\"batch\":%u,\"prompt\":%llu,\"tokens\":%llu",
+                   i > 0 ? "," : "", r->decode ? "decode" : "prefill", r->batch,
+                   (unsigned long long)a->prompt, (unsigned long long)r->tokens);
+        json_field(&b, "seconds", r->seconds);
+        json_field(&b, "tokens_per_s", (double)r->tokens / r->seconds);
+        json_field(&b, "bytes_per_s", r->bytes / r->seconds);
+        json_field(&b, "flops_per_s", r->flops / r->seconds);
+        json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
+        json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
+        buf_puts(&b, "}");
+    }
+    buf_puts(&b, "]}");
+    if (!b.failed) printf("%s\n", b.data);
+    buf_free(&b);
+    mem_free(cpu);
+    mem_free(name);
+}
+
+static void print_table(engine *e, const machine_peaks *peaks, const bench_result *results,
+                        size_t n) {
+    char *cpu = machine_cpu_name();
+    printf("%s, %d threads, %s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n",
+           cpu != NULL ? cpu : "", engine_n_threads(e), engine_isa(e),
+           peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
+           peaks->f32_flops_per_s / 1e9);
+    printf("%-8s %6s %10s %10s %10s %7s %7s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s", "MBU",
+           "MFU");
+    for (size_t i = 0; i < n; i++) {
+        const bench_result *r = &results[i];
+        printf("%-8s %6u %10.1f %10.1f %10.1f %6.1f%% %6.1f%%\n", r->decode ? "decode" : "prefill",
+               r->batch, (double)r->tokens / r->seconds, r->bytes / r->seconds / 1e9,
+               r->flops / r->seconds / 1e9, 100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
+               100 * r->flops / r->seconds / peaks->int8_ops_per_s);
+    }
+    mem_free(cpu);
+}
+
+/* The engine holds what the largest batch needs, and no more. */
+static void size_engine(bench_args *a) {
+    uint32_t most = 1;
+    for (size_t i = 0; i < a->n_batches; i++)
+        if (a->batches[i] > most) most = a->batches[i];
+    if (a->engine.max_num_seqs < most) a->engine.max_num_seqs = most;
+}
+
+int cmd_bench(int argc, char **argv) {
+    bench_args a = {
+        .engine = engine_args_default(), .prompt = 512, .gen = 128, .repeat = 3, .batch_list = "1"};
+    const cli_option options[] = {
+        {"prompt", CLI_UINT, &a.prompt, "prompt tokens, and the context of decode (default 512)"},
+        {"gen", CLI_UINT, &a.gen, "decode steps (default 128; 0: prefill only)"},
+        {"batch", CLI_STRING, &a.batch_list,
+         "sequences decoding together: a list such as 1,4,16 (default 1)"},
+        {"repeat", CLI_UINT, &a.repeat, "runs, of which the median counts (default 3)"},
+        {"json", CLI_FLAG, &a.json, "print one JSON document"},
+        ENGINE_OPTIONS(&a.engine),
+    };
+    static const char usage[] = "bench MODEL [options]";
+    int n_args,
+        parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
+    if (n_args != 1 || !parse_batches(&a) || a.repeat < 1 || a.repeat > MAX_REPEAT ||
+        a.prompt < 1) {
+        fprintf(stderr, "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1)\n",
+                usage, MAX_REPEAT);
+        return CLI_USAGE;
+    }
+    ridge_error err = {0};
+    engine *e = NULL;
+    machine_peaks peaks;
+    bench_result results[MAX_BATCHES + 1];
+    size_t n = 0;
+    size_engine(&a);
+    ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);
+    if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
+                                                 engine_weight_bytes(e), true))
+        status = RIDGE_FAIL(&err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
+    if (status == RIDGE_OK) status = run_median(e, &a, 0, &results[n++], &err);
+    for (size_t i = 0; i < a.n_batches && a.gen > 0 && status == RIDGE_OK; i++)
+        status = run_median(e, &a, a.batches[i], &results[n++], &err);
+    if (status == RIDGE_OK && a.json)
+        print_json(e, &a, argv[0], &peaks, results, n);
+    else if (status == RIDGE_OK)
+        print_table(e, &peaks, results, n);
+    engine_close(e);
+    return cli_finish(status == RIDGE_OK ? CLI_OK : cli_fail(&err));
+}

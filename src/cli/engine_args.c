@@ -1,0 +1,59 @@
+/* cli/engine_args: see engine_args.h. */
+#include "cli/engine_args.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+engine_args engine_args_default(void) {
+    engine_params p = engine_params_default();
+    return (engine_args){.threads = p.n_threads,
+                         .max_num_seqs = p.max_num_seqs,
+                         .max_num_batched_tokens = p.max_num_batched_tokens,
+                         .max_model_len = p.max_model_len,
+                         .block_size = p.block_size,
+                         .kv_cache_bytes = p.kv_cache_bytes,
+                         .precise = p.precise};
+}
+
+static ridge_status check_range(const char *name, uint64_t value, uint64_t low, uint64_t high,
+                                ridge_error *err) {
+    if (value >= low && value <= high) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", name,
+                      (unsigned long long)low, (unsigned long long)high, (unsigned long long)value);
+}
+
+ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
+                                engine_params *p, ridge_error *err) {
+    if (a->threads < 0 || a->threads > 1024)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--threads: expected 1 to 1024, found %lld",
+                          (long long)a->threads);
+    RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, 65536, err));
+    RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1, 1 << 20, err));
+    RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
+    RIDGE_TRY(check_range("block-size", a->block_size, 1, 4096, err));
+    RIDGE_TRY(cli_model_path(path, model, err));
+    const char *isa = getenv("RIDGE_CPU");
+    *p = engine_params_default();
+    p->model_path = *path;
+    p->n_threads = (int)a->threads;
+    p->isa = isa != NULL && isa[0] != '\0' ? isa : NULL;
+    p->precise = a->precise;
+    p->max_num_seqs = (uint32_t)a->max_num_seqs;
+    p->max_num_batched_tokens = (uint32_t)a->max_num_batched_tokens;
+    p->max_model_len = (uint32_t)a->max_model_len;
+    p->block_size = (uint32_t)a->block_size;
+    p->kv_cache_bytes = a->kv_cache_bytes;
+    p->log = cli_log();
+    return RIDGE_OK;
+}
+
+ridge_status engine_args_open(engine **out, const engine_args *a, const char *model,
+                              ridge_error *err) {
+    char *path = NULL;
+    engine_params p;
+    ridge_status status = engine_args_params(a, model, &path, &p, err);
+    if (status == RIDGE_OK) status = engine_open(out, &p, err);
+    mem_free(path);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* cli/engine_args: the flags that every command with an engine shares, and opening it. */
+#ifndef RIDGE_CLI_ENGINE_ARGS_H
+#define RIDGE_CLI_ENGINE_ARGS_H
+
+#include "cli/cli.h"
+#include "engine/engine.h"
+
+typedef struct {
+    int64_t threads;
+    uint64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_bytes;
+    bool precise;
+} engine_args;
+
+engine_args engine_args_default(void);
+
+/* The options to put into a command's table: { ENGINE_OPTIONS(&args), ... } */
+#define ENGINE_OPTIONS(a)                                                                          \
+    {"threads", CLI_INT, &(a)->threads, "threads (default: the usable processors)"},               \
+        {"max-num-seqs", CLI_UINT, &(a)->max_num_seqs, "sequences running at once"},               \
+        {"max-num-batched-tokens", CLI_UINT, &(a)->max_num_batched_tokens, "tokens per step"},     \
+        {"max-model-len", CLI_UINT, &(a)->max_model_len,                                           \
+         "context in tokens (default: the model's)"},                                              \
+        {"block-size", CLI_UINT, &(a)->block_size, "tokens per block of the KV cache"},            \
+        {"kv-cache-memory-bytes", CLI_BYTES, &(a)->kv_cache_bytes,                                 \
+         "size of the KV cache (default: from the free memory)"},                                  \
+    {                                                                                              \
+        "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
+    }
+
+/* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it. Reads
+ * RIDGE_CPU. */
+ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
+                                engine_params *p, ridge_error *err) RIDGE_CHECKED;
+/* The two steps in one. */
+ridge_status engine_args_open(engine **out, const engine_args *a, const char *model,
+                              ridge_error *err) RIDGE_CHECKED;
+
+#endif

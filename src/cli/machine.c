@@ -1,0 +1,84 @@
+/* cli/machine: see machine.h. */
+#include "cli/machine.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+
+#define WORKING_SET_LIMIT ((uint64_t)1 << 30) /* beyond this the memory is the roof in any case */
+
+char *machine_cpu_name(void) {
+    char line[512], *name = NULL;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f != NULL && name == NULL && fgets(line, sizeof line, f) != NULL) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        colon[1 + strcspn(colon + 1, "\n")] = '\0';
+        name = mem_strdup(colon + 1 + strspn(colon + 1, " "));
+    }
+    if (f != NULL) fclose(f);
+    return name != NULL ? name : mem_strdup("unknown");
+}
+
+static char *cache_key(const char *isa, int n_threads, uint64_t working_set) {
+    int bits = 20;
+    while (bits < 30 && (uint64_t)1 << bits < working_set) bits++;
+    char *cpu = machine_cpu_name();
+    buf b = {0};
+    buf_printf(&b, "%s / %s / %d threads / %d MiB", cpu != NULL ? cpu : "", isa, n_threads,
+               1 << (bits - 20));
+    mem_free(cpu);
+    return buf_take(&b);
+}
+
+static bool read_entry(const json_t *entry, machine_peaks *out) {
+    *out = (machine_peaks){
+        .read_bytes_per_s = json_number_value(json_object_get(entry, "read_bytes_per_s")),
+        .int8_ops_per_s = json_number_value(json_object_get(entry, "int8_ops_per_s")),
+        .f32_flops_per_s = json_number_value(json_object_get(entry, "f32_flops_per_s"))};
+    return out->read_bytes_per_s > 0 && out->int8_ops_per_s > 0 && out->f32_flops_per_s > 0;
+}
+
+/* Written beside and renamed: a reader never sees half of it. That it cannot be stored is no
+ * failure. */
+static void store(const char *path, json_t *cache, const char *key, const machine_peaks *p) {
+    buf temporary = {0};
+    buf_printf(&temporary, "%s.%ld", path, (long)getpid());
+    json_object_set_new(cache, key,
+                        json_pack("{s:f, s:f, s:f}", "read_bytes_per_s", p->read_bytes_per_s,
+                                  "int8_ops_per_s", p->int8_ops_per_s, "f32_flops_per_s",
+                                  p->f32_flops_per_s));
+    if (!temporary.failed && json_dump_file(cache, temporary.data, JSON_INDENT(2)) == 0 &&
+        rename(temporary.data, path) != 0)
+        unlink(temporary.data);
+    buf_free(&temporary);
+}
+
+bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
+                       bool fresh) {
+    char *path = cli_cache_path("peaks.json"), *key = cache_key(isa, n_threads, working_set);
+    json_t *cache = path != NULL ? json_load_file(path, 0, NULL) : NULL;
+    bool ok = false;
+    if (path == NULL || key == NULL) goto done;
+    if (!json_is_object(cache)) {
+        json_decref(cache);
+        cache = json_object();
+    }
+    ok = !fresh && read_entry(json_object_get(cache, key), out);
+    if (!ok) {
+        size_t size = (size_t)(working_set < WORKING_SET_LIMIT ? working_set : WORKING_SET_LIMIT);
+        ok = device_cpu_measure(out, isa, n_threads, size, NULL) == RIDGE_OK;
+        if (ok) store(path, cache, key, out);
+    }
+done:
+    json_decref(cache);
+    mem_free(path);
+    mem_free(key);
+    return ok;
+}

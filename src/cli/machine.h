@@ -1,0 +1,22 @@
+/* cli/machine: this machine's name and its measured peaks, cached on disk. */
+#ifndef RIDGE_CLI_MACHINE_H
+#define RIDGE_CLI_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "device/cpu/peaks.h"
+
+typedef roof_peaks machine_peaks;
+
+/* "Intel(R) Xeon(R) ..." or "unknown"; owned (mem_free), NULL when out of memory. */
+char *machine_cpu_name(void);
+
+/* The peaks for so many threads and a working set of about so many bytes, from the cache
+ * ($RIDGE_HOME/peaks.json, keyed by CPU, ISA, threads and the working set's power of two); measured
+ * now (half a second) and stored if absent. fresh: always measured. false: could not be measured.
+ */
+bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
+                       bool fresh);
+
+#endif

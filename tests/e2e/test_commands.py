@@ -1,0 +1,154 @@
+"""The command line: what it prints where, and what it says about bad input."""
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+
+def test_version(ridge):
+    assert ridge.text("--version").startswith("ridge ")
+
+
+@pytest.mark.parametrize("args", [[], ["nonsense"], ["run"], ["score"], ["bench", "x", "--batch", "0"],
+                                  ["run", "m", "--max-tokens", "-1"], ["run", "m", "--temperature", "warm"],
+                                  ["run", "m", "--no-such-flag"], ["perplexity", "m"]])
+def test_usage_is_exit_2(ridge, args):
+    done = ridge(*args, status=2)
+    assert done.stdout == b"" and done.stderr != b""
+
+
+def test_missing_model(ridge, tmp_path):
+    for name in ("no-such-model", "no/such/file.gguf", str(tmp_path)):
+        done = ridge("run", name, "hi", status=1)
+        assert name.encode() in done.stderr
+
+
+def test_truncated_model(ridge, model, tmp_path):
+    with open(model("smollm2-135m"), "rb") as f:
+        (tmp_path / "cut.gguf").write_bytes(f.read(8 << 20))
+    done = ridge("run", tmp_path / "cut.gguf", "hi", status=1)
+    assert b"cut.gguf" in done.stderr and b"tensor" in done.stderr
+
+
+def test_unreadable_model(ridge, tmp_path):
+    path = tmp_path / "dir.gguf"
+    path.mkdir()
+    assert b"dir.gguf" in ridge("run", path, "hi", status=1).stderr
+
+
+def test_cache_larger_than_memory(ridge, model):
+    done = ridge("run", model("smollm2-135m"), "hi", "--kv-cache-memory-bytes", "100000G", status=1)
+    assert b"cache" in done.stderr.lower()
+
+
+def test_prompt_too_long(ridge, model):
+    done = ridge("run", model("smollm2-135m"), "word " * 300, "--max-model-len", 128, status=1)
+    assert b"128" in done.stderr
+
+
+def test_sampling_ranges(ridge, model):
+    for flag, value in (("--temperature", "-1"), ("--top-p", "2"), ("--min-p", "-0.5"), ("--repetition-penalty", "0"),
+                        ("--top-k", "-5")):
+        done = ridge("run", model("smollm2-135m"), "hi", flag, value, status=1)
+        assert flag.strip("-").replace("-", "_").encode() in done.stderr.replace(b"-", b"_"), flag
+
+
+def test_run_streams_and_json_agree(ridge, model):
+    path = model("smollm2-135m")
+    document = ridge.json("run", path, "Name three colours.", "--max-tokens", 40, "--json")
+    done = ridge("run", path, "Name three colours.", "--max-tokens", 40)
+    assert done.stdout.decode() == document["text"] + "\n"
+    assert b"TTFT" in done.stderr and b"tokens/s" in done.stderr
+    assert document["finish_reason"] in ("stop", "length") and len(document["ids"]) == document["usage"]["completion_tokens"]
+
+
+def test_same_seed_same_text(ridge, model):
+    args = ["run", model("smollm2-135m"), "--raw", "--temperature", 1.2, "--max-tokens", 30, "--json", "Once"]
+    a = ridge.json(*args, "--seed", 7)
+    assert a["ids"] == ridge.json(*args, "--seed", 7, "--threads", 1)["ids"]
+    assert a["ids"] != ridge.json(*args, "--seed", 8)["ids"]
+
+
+def test_stop_string_across_tokens(ridge, model):
+    path = model("smollm2-135m")
+    text = ridge.json("run", path, "--raw", "--json", "--max-tokens", 30, "The capital of France is")["text"]
+    stop = text[9:14]  # in the middle of words
+    cut = ridge.json("run", path, "--raw", "--json", "--max-tokens", 30, "--stop", stop, "The capital of France is")
+    assert cut["text"] == text[:text.index(stop)] and cut["finish_reason"] == "stop"
+
+
+def test_model_without_template_says_the_choice(ridge, model):
+    done = ridge("run", model("gemma3-270m"), "hi", status=1)
+    assert b"--chat-template" in done.stderr and b"--raw" in done.stderr
+    ridge("run", model("gemma3-270m"), "hi", "--chat-template", "gemma", "--max-tokens", 4)
+
+
+def test_bad_chat_templates(ridge, model, tmp_path):
+    path = model("smollm2-135m")
+    for name, text in (("unclosed", "{% if x %}"), ("empty", ""), ("open", "{{" * 1000)):
+        file = tmp_path / name
+        file.write_text(text)
+        assert name.encode() in ridge("run", path, "hi", "--chat-template", file, status=1).stderr
+    assert b"nowhere" in ridge("run", path, "hi", "--chat-template", "nowhere", status=1).stderr
+
+
+def test_closed_pipe(ridge, model):
+    """The reader goes away: the program ends soon, by itself or by SIGPIPE."""
+    process = subprocess.Popen([ridge.path, "run", model("smollm2-135m"), "--raw", "--ignore-eos", "--max-tokens", "4000",
+                                "Once"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(60) in (1, -signal.SIGPIPE)
+
+
+def test_score_bad_ids(ridge, model):
+    path = model("smollm2-135m")
+    for text in ("[1,", "{}", "[1.5]", "[-1]", "[99999999]", '["a"]', "[]"):
+        assert ridge("score", path, "--ids", "--json", stdin=text, status=1).stderr != b"", text
+
+
+def test_score_jsonl_goes_on_after_a_bad_line(ridge, model):
+    done = ridge("score", model("smollm2-135m"), "--jsonl", stdin='"Hello world"\nnonsense\n[19556, 905]\n', status=1)
+    documents = [json.loads(line) for line in done.stdout.splitlines()]
+    assert documents[0] == documents[2] and "error" in documents[1]
+    assert documents[0]["ids"] == [19556, 905] and "logprob" not in documents[0]["positions"][1]
+
+
+def read_until(fd, needle, seconds=60):
+    data, deadline = b"", time.monotonic() + seconds
+    while needle not in data:
+        assert time.monotonic() < deadline, data
+        if select.select([fd], [], [], 1)[0]:
+            try:
+                data += os.read(fd, 65536)
+            except OSError:
+                break
+    assert needle in data, data
+    return data
+
+
+def test_chat_on_a_terminal(ridge, model, tmp_path):
+    """/help, an answer, Ctrl-C that stops an answer but not the program, /save, Ctrl-D."""
+    path, saved = model("smollm2-135m"), tmp_path / "chat.json"
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "dumb"
+        os.execv(ridge.path, [ridge.path, "run", path, "--max-tokens", "400", "--ignore-eos"])
+    read_until(fd, b"> ")
+    os.write(fd, b"/help\n")
+    read_until(fd, b"/reset")
+    os.write(fd, b"Count to one thousand.\n")
+    time.sleep(2)
+    os.write(fd, b"\x03")
+    read_until(fd, b"TTFT")
+    os.write(fd, b"/save " + str(saved).encode() + b"\n")
+    read_until(fd, b"messages saved")
+    os.write(fd, b"\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    messages = json.loads(saved.read_text())
+    assert [m["role"] for m in messages] == ["user", "assistant"]
