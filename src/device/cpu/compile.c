@@ -57,7 +57,9 @@ static ridge_status check_linear(compiler *k, const dev_op *op) {
     if (op->n_weights < 1 || op->n_weights > DEV_MAX_FANOUT)
         return RIDGE_FAIL(k->err, RIDGE_EINVAL, "linear: %d weights", op->n_weights);
     for (int i = 0; i < op->n_weights; i++) {
-        if (op->w[i] == NULL || op->w[i]->cols != k->p->widths[op->in[0]])
+        if (op->w[i] == NULL || op->w[i]->packed == NULL)
+            return RIDGE_FAIL(k->err, RIDGE_EINVAL, "linear: weight %d is no uploaded matrix", i);
+        if (op->w[i]->cols != k->p->widths[op->in[0]])
             return RIDGE_FAIL(k->err, RIDGE_EINVAL, "linear: weight %d does not fit the input", i);
         RIDGE_TRY(check_value(k, op, op->out[i], op->w[i]->rows));
         if (op->bias[i] != NULL) RIDGE_TRY(check_vector(k, op, op->bias[i], op->w[i]->rows));
@@ -131,7 +133,7 @@ static ridge_status rope_table(compiler *k, const dev_op *op, uint32_t *index) {
 static void push_linear(compiler *k, const dev_op *op) {
     bool integer = false;
     for (int i = 0; i < op->n_weights; i++) {
-        integer |= op->w[i]->format != NULL;
+        integer |= op->w[i]->format != NULL && !k->c->device->precise;
         if (op->w[i]->cols > k->c->max_cols) k->c->max_cols = op->w[i]->cols;
     }
     if (integer && k->quantized != op->in[0]) {
@@ -233,17 +235,15 @@ static ridge_status make_values(compiler *k) {
 
 static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     arena *a = &c->memory;
-    size_t panel = (size_t)c->max_cols * CPU_PANEL * sizeof(float);
-    size_t blocks = (size_t)c->max_cols / CPU_BLOCK * sizeof(cpu_ublock);
-    s->panel = take(a, panel > blocks ? panel : blocks, 1);
-    s->rows = take(a, (size_t)c->max_cols * CPU_PANEL, sizeof(float));
+    s->panel = take(a, (size_t)c->max_cols * CPU_PANEL, sizeof(float));
+    s->blocks = take(a, c->max_cols / CPU_BLOCK, sizeof(cpu_ublock));
     s->k = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->v = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->scores = take(a, (size_t)CPU_QUERIES * CPU_SPAN, sizeof(float));
     s->partial = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->state = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->half = take(a, c->max_kv_width, sizeof(uint16_t));
-    return s->panel && s->rows && s->k && s->v && s->scores && s->partial && s->state && s->half;
+    return s->panel && s->blocks && s->k && s->v && s->scores && s->partial && s->state && s->half;
 }
 
 static ridge_status make_buffers(compiler *k) {

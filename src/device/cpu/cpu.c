@@ -70,15 +70,21 @@ static void pack_member(void *context, int member, int n_members) {
         for (uint32_t p = chunk * PANELS_PER_CHUNK;
              p < (chunk + 1) * PANELS_PER_CHUNK && p < j->n_panels; p++) {
             uint32_t row = p * CPU_PANEL, left = w->rows - row;
-            cpu_pack_panel(w->format, w->file + row * w->row_bytes, w->row_bytes,
-                           left < CPU_PANEL ? left : CPU_PANEL, w->cols,
-                           w->packed + p * w->panel_bytes);
+            uint32_t n_rows = left < CPU_PANEL ? left : CPU_PANEL;
+            const uint8_t *rows = w->file + row * w->row_bytes;
+            uint8_t *panel = w->packed + p * w->panel_bytes;
+            if (w->format != NULL)
+                cpu_pack_panel(w->format, rows, w->row_bytes, n_rows, w->cols, panel);
+            else
+                cpu_pack_float_panel(quant_block_bytes(w->type), rows, w->row_bytes, n_rows,
+                                     w->cols, panel);
         }
 }
 
 static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     uint32_t n_panels = w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0);
-    w->panel_bytes = cpu_panel_bytes(w->format, w->cols);
+    w->panel_bytes = w->format != NULL ? cpu_panel_bytes(w->format, w->cols)
+                                       : (size_t)w->cols * CPU_PANEL * quant_block_bytes(w->type);
     if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) w->packed = mem_map(w->packed_bytes);
     if (w->packed == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
@@ -107,9 +113,9 @@ static ridge_status cpu_weight_upload(device *d, dev_weight **out, quant_type ty
             quant_dequantize(type, data, w->vector, cols);
         else
             status = RIDGE_FAIL(err, RIDGE_ENOMEM, "vector of %u", cols);
-    } else if (!embed_only && !cpu->precise) {
+    } else if (!embed_only) {
         w->format = cpu_format_find(type);
-        if (w->format != NULL) status = pack(cpu, w, err);
+        status = pack(cpu, w, err);
     }
     if (status != RIDGE_OK) {
         cpu_weight_free(d, w);

@@ -69,6 +69,9 @@ size_t cpu_panel_bytes(const cpu_format *f, uint32_t cols);
 void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, uint32_t n_rows,
                     uint32_t cols, uint8_t *panel);
 extern const uint8_t cpu_iq4_table[16]; /* biased by 128 */
+/* The same for F32, F16 and BF16: the panel is [cols][16] of the file's elements. */
+void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_bytes,
+                          uint32_t n_rows, uint32_t cols, uint8_t *panel);
 
 /* 32 activations of one token: x = d * q. Tile t of a batch holds its tokens [12t, 12t + width) as
  * [n_blocks][width], width = 12 but in the last tile, so that a tile is one stream. */
@@ -126,9 +129,11 @@ typedef struct {
     /* One token from the packed form; NULL: unpack, then gemm. n_rows <= 16 of out are written. */
     void (*gemv)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, const cpu_xblock *x,
                  float *out, uint32_t n_rows);
-    /* linear, f32; from16: 16-bit panels [cols][16] to f32 */
+    /* linear, f32; expand: the exact weights of an unpacked panel, [cols][16] */
+    void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
     void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
+    void (*widen_bf16)(const uint16_t *src, float *dst, size_t n);
     void (*narrow_f16)(const float *src, uint16_t *dst, size_t n);
     /* row-wise; x and out may be the same */
     void (*quantize)(const float *x, uint32_t cols, cpu_xblock *out, size_t stride);
@@ -157,8 +162,8 @@ struct dev_weight {
     uint32_t rows, cols;
     const uint8_t *file; /* [rows][row_bytes] */
     size_t row_bytes;
-    const cpu_format *format; /* not NULL: packed */
-    uint8_t *packed;          /* [n_panels][panel_bytes] */
+    const cpu_format *format; /* NULL: not an integer format */
+    uint8_t *packed;          /* [n_panels][panel_bytes]; NULL: vectors, and what is embed only */
     size_t panel_bytes, packed_bytes;
     float *vector; /* rows == 1: [cols] in f32; else NULL */
 };
@@ -233,13 +238,13 @@ typedef struct {
 #define CPU_MAX_ROPES 8
 
 typedef struct {
-    float *panel;   /* [max_cols][16] f32, or cpu_ublock[max_cols / 32] */
-    float *rows;    /* [16][max_cols]: dequantised rows */
-    float *k, *v;   /* [256 * max_head_dim] each: a staged span */
-    float *scores;  /* [CPU_QUERIES][256] */
-    float *partial; /* [CPU_QUERIES][max_head_dim] */
-    float *state;   /* [CPU_QUERIES][max_head_dim] */
-    uint16_t *half; /* [max_kv_width] */
+    float *panel;       /* [max_cols][16]: a panel in f32 */
+    cpu_ublock *blocks; /* [max_cols / 32]: a panel unpacked */
+    float *k, *v;       /* [256 * max_head_dim] each: a staged span */
+    float *scores;      /* [CPU_QUERIES][256] */
+    float *partial;     /* [CPU_QUERIES][max_head_dim] */
+    float *state;       /* [CPU_QUERIES][max_head_dim] */
+    uint16_t *half;     /* [max_kv_width] */
 } cpu_scratch;
 
 #define CPU_QUERIES 64      /* (row, head) pairs of one attention task, at most */

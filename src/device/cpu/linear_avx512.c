@@ -275,7 +275,8 @@ INLINE void gemm_widths(const cpu_gemm_args *a, bool halves, bool min) {
 #define X(T)                                                                                       \
     case T: gemm_tile(a, T, halves, min); break;
         X(1)
-        X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+        X(2)
+        X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #undef X
             default : ridge_assert(a->width <= CPU_TILE);
     }

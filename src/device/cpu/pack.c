@@ -204,3 +204,11 @@ void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, 
         }
     }
 }
+
+void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_bytes,
+                          uint32_t n_rows, uint32_t cols, uint8_t *panel) {
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t k = 0; k < cols; k++)
+            memcpy(panel + ((size_t)k * CPU_PANEL + r) * elem_bytes,
+                   rows + r * row_bytes + (size_t)k * elem_bytes, elem_bytes);
+}

@@ -128,9 +128,13 @@ typedef struct {
     uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
 } linear_shape;
 
+static bool is_integer(const cpu_run *r, const dev_weight *w) {
+    return w->format != NULL && !r->c->device->precise;
+}
+
 static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
     linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
-    s.block = w->format != NULL && r->n_rows > TOKEN_BLOCK ? TOKEN_BLOCK : r->n_rows;
+    s.block = is_integer(r, w) && r->n_rows > TOKEN_BLOCK ? TOKEN_BLOCK : r->n_rows;
     s.n_blocks = (r->n_rows + s.block - 1) / s.block;
     uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
     s.group = group < 1 ? 1 : group > 16 ? 16 : group;
@@ -169,23 +173,28 @@ static void linear_integer(const cpu_run *r, const panel_job *j, cpu_ublock *unp
     }
 }
 
-/* The rows of a panel in f32, transposed to [cols][16]; rows past the end are zero. */
-static void dequantize_panel(const dev_weight *w, uint32_t row, uint32_t n_rows, float *rows,
-                             float *panel) {
-    for (uint32_t i = 0; i < n_rows; i++)
-        quant_dequantize(w->type, w->file + (size_t)(row + i) * w->row_bytes,
-                         rows + (size_t)i * w->cols, w->cols);
-    memset(rows + (size_t)n_rows * w->cols, 0, (CPU_PANEL - n_rows) * (size_t)w->cols * 4);
-    for (uint32_t k = 0; k < w->cols; k++)
-        for (uint32_t i = 0; i < CPU_PANEL; i++)
-            panel[(size_t)k * CPU_PANEL + i] = rows[(size_t)i * w->cols + k];
+/* A panel in f32, [cols][16]: where it lies, or in scratch. */
+static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t panel,
+                              cpu_scratch *s) {
+    const void *packed = w->packed + panel * w->panel_bytes;
+    size_t n = (size_t)w->cols * CPU_PANEL;
+    if (w->format != NULL) {
+        r->k->unpack(w->format, packed, w->cols / CPU_BLOCK, s->blocks);
+        r->k->expand(w->format, s->blocks, w->cols / CPU_BLOCK, s->panel);
+    } else if (w->type == QUANT_F16) {
+        r->k->widen_f16(packed, s->panel, n);
+    } else if (w->type == QUANT_BF16) {
+        r->k->widen_bf16(packed, s->panel, n);
+    } else {
+        return packed;
+    }
+    return s->panel;
 }
 
 static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     uint32_t row = j->panel * CPU_PANEL;
     uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
-    dequantize_panel(j->w, row, n_rows, s->rows, s->panel);
-    r->k->fgemm(&(cpu_fgemm_args){.w = s->panel,
+    r->k->fgemm(&(cpu_fgemm_args){.w = panel_f32(r, j->w, j->panel, s),
                                   .x = value_row(r, j->in, j->first),
                                   .ldx = r->c->values[j->in].ld,
                                   .cols = j->w->cols,
@@ -196,8 +205,8 @@ static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
 }
 
 static void run_panel(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
-    if (j->w->format != NULL)
-        linear_integer(r, j, (cpu_ublock *)(void *)s->panel);
+    if (is_integer(r, j->w))
+        linear_integer(r, j, s->blocks);
     else
         linear_float(r, j, s);
     if (j->bias == NULL) return;

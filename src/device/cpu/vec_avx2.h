@@ -73,5 +73,9 @@ static inline vf v_load_f16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
+static inline vf v_load_byte(const uint8_t *p, int i) {
+    __m256i v = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p), 8 * i);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(255)));
+}
 
 #endif

@@ -71,5 +71,9 @@ static inline vf v_load_f16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
+static inline vf v_load_byte(const uint8_t *p, int i) {
+    __m512i v = _mm512_srli_epi32(_mm512_loadu_si512(p), 8 * (unsigned)i);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(255)));
+}
 
 #endif

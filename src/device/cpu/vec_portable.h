@@ -74,5 +74,9 @@ static inline vf v_load_f16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     *p = quant_f32_to_f16(a);
 }
+/* byte i of each 4 */
+static inline vf v_load_byte(const uint8_t *p, int i) {
+    return p[i];
+}
 
 #endif
