@@ -1,0 +1,476 @@
+/* engine/: the scheduler can never change an answer. Tiny random models of every architecture; the
+ * same requests alone, together, chunked, preempted, on other threads and other blocks: bit for bit
+ * the same logits, tokens and text, with the invariants checked after every step. */
+#include "unit.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "tiny_model.h"
+
+#define N_REQUESTS 32
+#define MAX_PROMPT 60
+#define MAX_OUTPUT 24
+
+/* What one request gave. */
+typedef struct {
+    uint64_t prompt_logits; /* a hash of every row's bits */
+    uint32_t n_rows;
+    int32_t ids[MAX_OUTPUT];
+    float logprobs[MAX_OUTPUT][6];
+    uint32_t n_ids;
+    char text[512];
+    size_t n_text;
+    engine_finish finish;
+} outcome;
+
+typedef struct {
+    engine *e;
+    outcome *out; /* [n] by index, which `user` carries */
+    uint64_t ids[N_REQUESTS];
+    uint64_t n_preempted;
+} run;
+
+static uint32_t prompt_of(uint32_t index, int32_t *prompt) {
+    uint32_t n = 1 + index * 37 % MAX_PROMPT, state = index * 2654435761u + 1;
+    for (uint32_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        prompt[i] = (int32_t)(3 + (state >> 16) % (TINY_N_VOCAB - 3));
+    }
+    return n;
+}
+
+static engine_params small_params(const char *path) {
+    engine_params p = engine_params_default();
+    p.model_path = path;
+    p.n_threads = 1;
+    p.max_num_seqs = 32;
+    p.max_model_len = TINY_N_CONTEXT;
+    p.kv_cache_bytes = 64 << 20;
+    return p;
+}
+
+static engine *open_engine(const engine_params *p) {
+    engine *e = NULL;
+    ridge_error err = {0};
+    if (engine_open(&e, p, &err) != RIDGE_OK) fail_msg("%s: %s", err.where, err.text);
+    return e;
+}
+
+static void hash_row(void *context, uint64_t id, uint32_t position, const float *logits) {
+    run *r = context;
+    uint32_t i = 0;
+    while (r->ids[i] != id) i++;
+    assert_int_equal(position, r->out[i].n_rows);
+    r->out[i].n_rows++;
+    for (int k = 0; k < TINY_N_VOCAB; k++) assert_true(isfinite(logits[k]));
+    r->out[i].prompt_logits = XXH64(logits, TINY_N_VOCAB * sizeof *logits, r->out[i].prompt_logits);
+}
+
+static void take(outcome *o, const engine_event *event) {
+    assert_int_equal(o->finish, ENGINE_RUNNING);
+    if (event->has_token) {
+        o->ids[o->n_ids] = event->token.id;
+        o->logprobs[o->n_ids][0] = event->token.logprob;
+        for (int k = 0; k < event->token.n_top; k++)
+            o->logprobs[o->n_ids][k + 1] = event->token.top[k].logprob;
+        o->n_ids++;
+    }
+    memcpy(o->text + o->n_text, event->text, event->n_text);
+    o->n_text += event->n_text;
+    o->finish = event->finish;
+}
+
+static void submit(run *r, uint32_t slot, uint32_t index) {
+    int32_t prompt[MAX_PROMPT];
+    engine_request q = engine_request_default();
+    q.prompt = prompt;
+    q.n_prompt = prompt_of(index, prompt);
+    q.max_tokens = 1 + index * 11 % MAX_OUTPUT;
+    q.sampling.temperature = index % 3 == 0 ? 0 : 1;
+    q.sampling.seed = index;
+    q.sampling.n_logprobs = 5;
+    q.sampling.repetition_penalty = index % 4 == 1 ? 1.3f : 1;
+    q.sampling.frequency_penalty = index % 4 == 2 ? .5f : 0;
+    q.prompt_logits = true;
+    q.ignore_eos = index % 5 != 0;
+    q.user = (void *)(uintptr_t)slot;
+    assert_int_equal(engine_submit(r->e, &q, &r->ids[slot], NULL), RIDGE_OK);
+}
+
+static void finish_all(run *r) {
+    const engine_event *events;
+    size_t n;
+    while (engine_step(r->e, &events, &n)) {
+        engine_check(r->e);
+        for (size_t i = 0; i < n; i++) take(&r->out[(uintptr_t)events[i].user], &events[i]);
+    }
+    assert_int_equal(engine_n_running(r->e) + engine_n_waiting(r->e), 0);
+    engine_stats stats;
+    engine_get_stats(r->e, &stats);
+    assert_int_equal(stats.kv_blocks_used, 0);
+    r->n_preempted = stats.preemptions;
+}
+
+/* Requests [first, first + n) together; returns how many preemptions it took. */
+static uint64_t run_together(const engine_params *p, uint32_t first, uint32_t n, outcome *out) {
+    run r = {.e = open_engine(p), .out = out};
+    memset(out, 0, n * sizeof *out);
+    engine_on_logits(r.e, hash_row, &r);
+    for (uint32_t i = 0; i < n; i++) submit(&r, i, first + i);
+    finish_all(&r);
+    engine_close(r.e);
+    return r.n_preempted;
+}
+
+/* Each alone, one after the other. */
+static void run_alone(const engine_params *p, outcome *out) {
+    run r = {.e = open_engine(p)};
+    memset(out, 0, N_REQUESTS * sizeof *out);
+    engine_on_logits(r.e, hash_row, &r);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        r.out = out + i;
+        submit(&r, 0, i);
+        finish_all(&r);
+    }
+    engine_close(r.e);
+}
+
+static void assert_same(const outcome *a, const outcome *b, uint32_t n, const char *kind,
+                        const char *what) {
+    for (uint32_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+            fail_msg("%s, %s: request %u differs (prompt logits %s, %u and %u tokens)", kind, what,
+                     i, a[i].prompt_logits == b[i].prompt_logits ? "equal" : "differ", a[i].n_ids,
+                     b[i].n_ids);
+}
+
+static void check_invariance(const char *kind, bool precise) {
+    static outcome alone[N_REQUESTS], other[N_REQUESTS];
+    static const uint32_t chunks[] = {1, 7, 32, 512}, blocks[] = {1, 5, 16, 64};
+    char *path = tiny_model_write(kind);
+    engine_params p = small_params(path);
+    p.precise = precise;
+    run_alone(&p, alone);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) assert_true(alone[i].n_ids > 0);
+    for (size_t i = 0; i < 4; i++) {
+        p = small_params(path);
+        p.precise = precise;
+        p.max_num_batched_tokens = chunks[i];
+        p.n_threads = 1 + (int)(i % 2);
+        p.block_size = blocks[i];
+        run_together(&p, 0, N_REQUESTS, other);
+        assert_same(alone, other, N_REQUESTS, kind, "chunks");
+    }
+    p = small_params(path);
+    p.precise = precise;
+    p.n_threads = 2;
+    for (uint32_t n = 2; n <= 16; n += 7) {
+        run_together(&p, 3, n, other);
+        assert_same(alone + 3, other, n, kind, "batch");
+    }
+    p.max_num_seqs = 8;
+    p.max_model_len = 84;
+    p.block_size = 4;
+    engine *e = open_engine(&p);
+    p.kv_cache_bytes = 24 * 4 * engine_kv_bytes_per_token(e); /* hardly more than one request */
+    engine_close(e);
+    uint64_t n_preempted = run_together(&p, 0, N_REQUESTS, other);
+    assert_true(n_preempted > 0);
+    assert_same(alone, other, N_REQUESTS, kind, "preemption");
+    unlink(path);
+    mem_free(path);
+}
+
+static void test_nothing_changes_an_answer(void **state) {
+    (void)state;
+    for (int i = 0; tiny_kinds[i] != NULL; i++) check_invariance(tiny_kinds[i], false);
+}
+
+static void test_nothing_changes_a_precise_answer(void **state) {
+    (void)state;
+    check_invariance("gemma3", true);
+}
+
+/* One engine for the tests below. */
+static char *llama_path;
+static engine *llama;
+
+static int open_llama(void **state) {
+    (void)state;
+    llama_path = tiny_model_write("llama");
+    engine_params p = small_params(llama_path);
+    llama = open_engine(&p);
+    return 0;
+}
+
+static int close_llama(void **state) {
+    (void)state;
+    engine_close(llama);
+    unlink(llama_path);
+    mem_free(llama_path);
+    return 0;
+}
+
+static const int32_t short_prompt[] = {1, 100, 101, 102, 50};
+
+static engine_request short_request(uint32_t max_tokens) {
+    engine_request q = engine_request_default();
+    q.prompt = short_prompt;
+    q.n_prompt = 5;
+    q.max_tokens = max_tokens;
+    q.ignore_eos = true;
+    return q;
+}
+
+static outcome answer(const engine_request *q) {
+    outcome o = {0};
+    uint64_t id;
+    const engine_event *events;
+    size_t n;
+    assert_int_equal(engine_submit(llama, q, &id, NULL), RIDGE_OK);
+    while (engine_step(llama, &events, &n)) {
+        engine_check(llama);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(events[i].id, id);
+            if (events[i].finish != ENGINE_RUNNING && events[i].finish != ENGINE_CANCELLED)
+                assert_int_equal(events[i].usage.prompt_tokens, q->n_prompt);
+            take(&o, &events[i]);
+        }
+    }
+    assert_true(o.finish != ENGINE_RUNNING);
+    return o;
+}
+
+static void test_streamed_text_is_the_decoded_text(void **state) {
+    (void)state;
+    engine_request q = short_request(24);
+    q.sampling.temperature = 1.5f; /* many byte tokens: broken characters too */
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        q.sampling.seed = seed;
+        outcome o = answer(&q);
+        buf whole = {0};
+        detokenizer d = {0};
+        for (uint32_t i = 0; i < o.n_ids; i++)
+            detokenizer_push(&d, engine_tokenizer(llama), o.ids[i], false, &whole);
+        detokenizer_finish(&d, &whole);
+        assert_int_equal(o.n_text, whole.len);
+        assert_memory_equal(o.text, whole.data, whole.len);
+        assert_int_equal(o.finish, ENGINE_LENGTH);
+        buf_free(&whole);
+    }
+}
+
+static void test_stop_strings_and_ids(void **state) {
+    (void)state;
+    engine_request q = short_request(24);
+    q.sampling.temperature = 1;
+    q.sampling.seed = 4;
+    outcome whole = answer(&q);
+    assert_int_equal(whole.n_ids, 24);
+    q.stop_ids = &whole.ids[9];
+    q.n_stop_ids = 1;
+    outcome o = answer(&q);
+    assert_int_equal(o.finish, ENGINE_STOP);
+    assert_true(o.n_ids <= 10 && o.ids[o.n_ids - 1] == whole.ids[9]);
+    q.min_tokens = 24; /* the id is banned rather than drawn */
+    o = answer(&q);
+    assert_int_equal(o.n_ids, 24);
+    for (int i = 0; i < 24; i++) assert_true(o.ids[i] != whole.ids[9]);
+    q = short_request(24);
+    q.sampling = (sampler_params){0};
+    q.sampling = sampler_params_default();
+    q.sampling.temperature = 1;
+    q.sampling.seed = 4;
+    char tail[8] = {0};
+    memcpy(tail, whole.text + 10, 3); /* wherever the tokens' borders are */
+    const char *stop[] = {tail};
+    q.stop = stop;
+    q.n_stop = 1;
+    o = answer(&q);
+    assert_int_equal(o.finish, ENGINE_STOP);
+    assert_true(o.n_text <= 10);
+    assert_memory_equal(o.text, whole.text, o.n_text);
+}
+
+static void test_a_full_context_ends_by_length(void **state) {
+    (void)state;
+    static int32_t prompt[TINY_N_CONTEXT];
+    engine_request q = engine_request_default();
+    for (int i = 0; i < TINY_N_CONTEXT; i++) prompt[i] = 3 + i;
+    q.prompt = prompt;
+    q.n_prompt = TINY_N_CONTEXT - 3;
+    q.ignore_eos = true;
+    outcome o = answer(&q);
+    assert_int_equal(o.finish, ENGINE_LENGTH);
+    assert_int_equal(o.n_ids, 3);
+    q.n_prompt = TINY_N_CONTEXT;
+    ridge_error err = {0};
+    uint64_t id;
+    assert_int_equal(engine_submit(llama, &q, &id, &err), RIDGE_EINVAL);
+    assert_non_null(strstr(err.text, "128 tokens, too many for a context of 128"));
+    q.prompt_only = true;
+    o = answer(&q);
+    assert_int_equal(o.finish, ENGINE_LENGTH);
+    assert_int_equal(o.n_ids, 0);
+}
+
+static void test_bad_requests_are_refused(void **state) {
+    (void)state;
+    const int32_t unknown[] = {1, TINY_N_VOCAB}, negative[] = {-1};
+    const char *empty[] = {""};
+    uint64_t id;
+    engine_request q = short_request(4);
+    q.n_prompt = 0;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    q = short_request(4);
+    q.prompt = unknown;
+    q.n_prompt = 2;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    q.prompt = negative;
+    q.n_prompt = 1;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    q = short_request(4);
+    q.sampling.top_p = 2;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    q = short_request(4);
+    q.stop = empty;
+    q.n_stop = 1;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    q = short_request(4);
+    q.min_tokens = 5;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    engine_check(llama);
+}
+
+/* A cancelled sequence leaves at once and disturbs nobody. */
+static void test_cancelling(void **state) {
+    (void)state;
+    engine_request q = short_request(20);
+    outcome undisturbed = answer(&q), o[3] = {0};
+    uint64_t ids[3];
+    const engine_event *events;
+    size_t n;
+    int steps = 0;
+    for (uintptr_t i = 0; i < 3; i++) {
+        q.user = (void *)i;
+        assert_int_equal(engine_submit(llama, &q, &ids[i], NULL), RIDGE_OK);
+    }
+    engine_cancel(llama, ids[2]); /* still waiting */
+    while (engine_step(llama, &events, &n)) {
+        for (size_t i = 0; i < n; i++) take(&o[(uintptr_t)events[i].user], &events[i]);
+        if (++steps == 7) {
+            engine_cancel(llama, ids[0]);
+            engine_cancel(llama, ids[0]);
+            engine_cancel(llama, 123456);
+        }
+        engine_check(llama);
+    }
+    assert_memory_equal(&o[1], &undisturbed, sizeof undisturbed);
+    assert_int_equal(o[0].finish, ENGINE_CANCELLED);
+    assert_int_equal(o[0].n_ids, 7);
+    assert_int_equal(o[2].finish, ENGINE_CANCELLED);
+    assert_int_equal(o[2].n_ids, 0);
+}
+
+static void test_prompt_logprobs(void **state) {
+    (void)state;
+    engine_request q = short_request(2);
+    q.prompt_logprobs = 3;
+    uint64_t id;
+    const engine_event *events;
+    size_t n;
+    uint32_t next = 1;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_OK);
+    while (engine_step(llama, &events, &n))
+        for (size_t i = 0; i < n; i++) {
+            if (!events[i].is_prompt) continue;
+            assert_int_equal(events[i].position, next);
+            assert_int_equal(events[i].token.id, short_prompt[next++]);
+            assert_int_equal(events[i].token.n_top, 3);
+            assert_true(events[i].token.logprob <= events[i].token.top[0].logprob);
+        }
+    assert_int_equal(next, 5);
+}
+
+static void test_submit_survives_every_failing_allocation(void **state) {
+    (void)state;
+    const char *stop[] = {"ab"};
+    const sampler_bias bias = {5, 1};
+    engine_request q = short_request(3);
+    q.stop = stop;
+    q.n_stop = 1;
+    q.stop_ids = short_prompt;
+    q.n_stop_ids = 2;
+    q.min_tokens = 1;
+    q.sampling.bias = &bias;
+    q.sampling.n_bias = 1;
+    q.sampling.presence_penalty = 1;
+    for (long nth = 1;; nth++) {
+        uint64_t id;
+        mem_fail_after(nth);
+        ridge_status status = engine_submit(llama, &q, &id, NULL);
+        mem_fail_after(0);
+        engine_check(llama);
+        if (status == RIDGE_OK) {
+            engine_cancel(llama, id);
+            break;
+        }
+        assert_int_equal(status, RIDGE_ENOMEM);
+    }
+    const engine_event *events;
+    size_t n;
+    while (engine_step(llama, &events, &n)) continue;
+}
+
+static void test_open_survives_every_failing_allocation(void **state) {
+    (void)state;
+    engine_params p = small_params(llama_path);
+    for (long nth = 1;; nth += 1 + nth / 16) {
+        engine *e = NULL;
+        mem_fail_after(nth);
+        ridge_status status = engine_open(&e, &p, NULL);
+        mem_fail_after(0);
+        if (status == RIDGE_OK) {
+            engine_close(e);
+            break;
+        }
+        assert_int_equal(status, RIDGE_ENOMEM);
+        assert_null(e);
+    }
+}
+
+static void test_a_cache_too_small_says_so(void **state) {
+    (void)state;
+    engine *e = NULL;
+    ridge_error err = {0};
+    engine_params p = small_params(llama_path);
+    p.kv_cache_bytes = 32 * engine_kv_bytes_per_token(llama);
+    assert_int_equal(engine_open(&e, &p, &err), RIDGE_ENOMEM);
+    assert_non_null(strstr(err.text, "holds 32 tokens"));
+    p.max_model_len = 0; /* not asked for: cut to what there is */
+    assert_int_equal(engine_open(&e, &p, NULL), RIDGE_OK);
+    assert_int_equal(engine_max_model_len(e), 32);
+    engine_close(e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_changes_an_answer),
+        cmocka_unit_test(test_nothing_changes_a_precise_answer),
+        cmocka_unit_test(test_streamed_text_is_the_decoded_text),
+        cmocka_unit_test(test_stop_strings_and_ids),
+        cmocka_unit_test(test_a_full_context_ends_by_length),
+        cmocka_unit_test(test_bad_requests_are_refused),
+        cmocka_unit_test(test_cancelling),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_submit_survives_every_failing_allocation),
+        cmocka_unit_test(test_open_survives_every_failing_allocation),
+        cmocka_unit_test(test_a_cache_too_small_says_so),
+    };
+    return cmocka_run_group_tests(tests, open_llama, close_llama);
+}

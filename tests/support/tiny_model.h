@@ -1,0 +1,17 @@
+/* tests/support/tiny_model: small random models of every architecture, with a byte vocabulary. */
+#ifndef RIDGE_TESTS_TINY_MODEL_H
+#define RIDGE_TESTS_TINY_MODEL_H
+
+#include <stdint.h>
+
+#define TINY_N_VOCAB 272
+#define TINY_N_CONTEXT 128
+#define TINY_EOS 2
+
+/* The kinds: an architecture, or one of its variants. */
+extern const char *const tiny_kinds[]; /* NULL-terminated */
+
+/* A new file of that kind in the temporary folder; owned (unlink, mem_free). */
+char *tiny_model_write(const char *kind);
+
+#endif
