@@ -1,7 +1,6 @@
-/* ridge score MODEL < TEXT: the log-probability of every token of a text, and the most likely ones.
+/* ridge score: the log-probability of every token of a text, and the most likely ones beside it.
  *
- * positions[i] describes the distribution after token i: top predicts token i + 1, logprob is that
- * of the actual token i + 1 (absent at the last).
+ * positions[i] describes the distribution after token i. Natural logs over the whole vocabulary.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -9,221 +8,259 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/mapfile.h"
 #include "base/mem.h"
-#include "cli/cli.h"
 #include "cli/engine_args.h"
 
-#define MAX_TOP 1000
+#define SCORE_INPUT_LIMIT ((size_t)256 << 20)
 
 typedef struct {
-    engine *e;
+    engine_args engine;
     uint64_t top;
-    bool ids, no_bos, parse_special, jsonl;
-    bool add_bos;
-    FILE *logits;
-    /* of the document at hand */
-    const int32_t *tokens; /* [n_tokens] */
-    size_t n_tokens;
-    buf *out;
-} scorer;
+    bool json, jsonl, ids, parse_special, bos;
+    const char *logits_path;
+} score_args;
 
-static void write_position(void *context, uint64_t id, uint32_t position, const float *logits) {
-    scorer *s = context;
-    int32_t top[MAX_TOP];
-    size_t n_vocab = (size_t)engine_n_vocab(s->e);
-    double sum = sampler_logsumexp(logits, n_vocab);
-    (void)id;
-    buf_puts(s->out, position > 0 ? ",{" : "{");
-    if (position + 1 < s->n_tokens) {
-        buf_puts(s->out, "\"logprob\":");
-        buf_json_double(s->out, (double)sampler_logprob_of(logits[s->tokens[position + 1]], sum));
+/* One scoring under way: the engine calls row() for every position, in order. */
+typedef struct {
+    const int32_t *ids;
+    size_t n_ids, n_top, n_rows;
+    int32_t n_vocab;
+    sampler_logprob *top; /* [n_top] scratch, most likely first */
+    buf *out;
+    FILE *logits;
+} scoring;
+
+/* Keeps the n_top largest of logits in order; ties go to the lower id. */
+static size_t select_top(scoring *s, const float *logits) {
+    size_t n = 0;
+    for (int32_t id = 0; id < s->n_vocab && s->n_top > 0; id++) {
+        float x = logits[id];
+        if (n == s->n_top && !(x > s->top[n - 1].logprob)) continue;
+        size_t i = n < s->n_top ? n++ : n - 1;
+        for (; i > 0 && x > s->top[i - 1].logprob; i--) s->top[i] = s->top[i - 1];
+        s->top[i] = (sampler_logprob){.id = id, .logprob = x};
     }
-    if (s->top > 0) {
-        size_t n = sampler_top(logits, n_vocab, top, s->top);
-        buf_puts(s->out, position + 1 < s->n_tokens ? ",\"top\":[" : "\"top\":[");
-        for (size_t i = 0; i < n; i++) {
-            buf_printf(s->out, "%s[%d,", i > 0 ? "," : "", top[i]);
-            buf_json_double(s->out, (double)sampler_logprob_of(logits[top[i]], sum));
-            buf_putc(s->out, ']');
-        }
+    return n;
+}
+
+static void score_row(void *context, uint64_t id, uint32_t position, const float *logits) {
+    scoring *s = context;
+    (void)id;
+    if (position >= s->n_ids) return;
+    s->n_rows++;
+    if (s->logits != NULL) fwrite(logits, sizeof *logits, (size_t)s->n_vocab, s->logits);
+    double total = sampler_logsumexp(logits, (size_t)s->n_vocab);
+    buf_puts(s->out, position > 0 ? ",{" : "{");
+    if (position + 1 < s->n_ids) {
+        buf_puts(s->out, "\"logprob\":");
+        buf_json_double(s->out, (double)logits[s->ids[position + 1]] - total);
+        buf_puts(s->out, ",");
+    }
+    buf_puts(s->out, "\"top\":[");
+    size_t n = select_top(s, logits);
+    for (size_t i = 0; i < n; i++) {
+        buf_printf(s->out, "%s[%d,", i > 0 ? "," : "", s->top[i].id);
+        buf_json_double(s->out, (double)s->top[i].logprob - total);
         buf_putc(s->out, ']');
     }
-    buf_putc(s->out, '}');
-    if (s->logits != NULL) fwrite(logits, sizeof *logits, n_vocab, s->logits);
+    buf_puts(s->out, "]}");
 }
 
-/* {"ids":[...],"positions":[...]} appended to s->out. */
-static ridge_status score_ids(scorer *s, const int32_t *ids, size_t n, ridge_error *err) {
+static ridge_status score_ids(engine *e, const score_args *a, const int32_t *ids, size_t n_ids,
+                              FILE *logits, buf *out, ridge_error *err) {
+    scoring s = {.ids = ids,
+                 .n_ids = n_ids,
+                 .n_top = a->top,
+                 .n_vocab = engine_n_vocab(e),
+                 .out = out,
+                 .logits = logits};
+    if (n_ids == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "nothing to score: the text has no tokens");
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || ids[i] >= s.n_vocab)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "token %d at position %zu: the vocabulary has %d",
+                              ids[i], i, s.n_vocab);
+    s.top = mem_zalloc(s.n_top + 1, sizeof *s.top);
+    if (s.top == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "score");
+    buf_puts(out, "{\"ids\":[");
+    for (size_t i = 0; i < n_ids; i++) buf_printf(out, "%s%d", i > 0 ? "," : "", ids[i]);
+    buf_puts(out, "],\"positions\":[");
     engine_request r = engine_request_default();
+    r.prompt = ids;
+    r.n_prompt = n_ids;
+    r.max_tokens = 1;
+    r.ignore_eos = true;
+    r.prompt_logits = true;
+    uint64_t id;
+    engine_on_logits(e, score_row, &s);
+    ridge_status status = engine_submit(e, &r, &id, err);
     const engine_event *events;
     size_t n_events;
-    uint64_t id;
-    r.prompt = ids;
-    r.n_prompt = n;
-    r.prompt_only = r.prompt_logits = true;
-    RIDGE_TRY(engine_submit(s->e, &r, &id, err));
-    s->tokens = ids;
-    s->n_tokens = n;
-    buf_puts(s->out, "{\"ids\":[");
-    for (size_t i = 0; i < n; i++) buf_printf(s->out, i > 0 ? ",%d" : "%d", ids[i]);
-    buf_puts(s->out, "],\"positions\":[");
-    while (engine_step(s->e, &events, &n_events))
+    while (status == RIDGE_OK && engine_step(e, &events, &n_events))
         for (size_t i = 0; i < n_events; i++)
-            if (events[i].finish == ENGINE_ERROR)
-                return RIDGE_FAIL(err, events[i].error->code, "%s", events[i].error->text);
-    buf_puts(s->out, "]}");
-    return s->out->failed ? RIDGE_FAIL(err, RIDGE_ENOMEM, "the output") : RIDGE_OK;
+            if (events[i].finish == ENGINE_ERROR) {
+                status = RIDGE_FAIL(err, events[i].error->code, "%s", events[i].error->text);
+            }
+    engine_on_logits(e, NULL, NULL);
+    if (status == RIDGE_OK && s.n_rows != n_ids)
+        status = RIDGE_FAIL(err, RIDGE_EIO, "%zu of %zu positions scored", s.n_rows, n_ids);
+    buf_puts(out, "]}");
+    mem_free(s.top);
+    if (status == RIDGE_OK && out->failed) status = RIDGE_FAIL(err, RIDGE_ENOMEM, "score");
+    return status;
 }
 
-static ridge_status score_text(scorer *s, const char *text, size_t n, ridge_error *err) {
-    int32_t *ids;
-    size_t n_ids;
-    tokenizer_options o = {.parse_special = s->parse_special, .add_bos = s->add_bos};
-    RIDGE_TRY(tokenizer_encode(engine_tokenizer(s->e), text, n, o, &ids, &n_ids, err));
-    ridge_status status = n_ids > 0 ? score_ids(s, ids, n_ids, err)
-                                    : RIDGE_FAIL(err, RIDGE_EINVAL, "the text has no tokens");
+static ridge_status ids_from_json(const json_t *list, int32_t **ids, size_t *n, ridge_error *err) {
+    if (!json_is_array(list))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "expected a JSON list of token ids");
+    *n = json_array_size(list);
+    *ids = mem_zalloc(*n, sizeof **ids);
+    if (*ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "token ids");
+    for (size_t i = 0; i < *n; i++) {
+        json_t *item = json_array_get(list, i);
+        json_int_t v = json_integer_value(item);
+        if (!json_is_integer(item) || v < 0 || v > INT32_MAX) {
+            mem_free(*ids);
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "element %zu is no token id", i);
+        }
+        (*ids)[i] = (int32_t)v;
+    }
+    return RIDGE_OK;
+}
+
+/* One text or id list to one document in out (cleared first). */
+static ridge_status score_one(engine *e, const score_args *a, const char *text, size_t n,
+                              const json_t *list, bool parse_special, FILE *logits, buf *out,
+                              ridge_error *err) {
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    buf_clear(out);
+    if (list != NULL)
+        RIDGE_TRY(ids_from_json(list, &ids, &n_ids, err));
+    else
+        RIDGE_TRY(
+            tokenizer_encode(engine_tokenizer(e), text, n,
+                             (tokenizer_options){.parse_special = parse_special, .add_bos = a->bos},
+                             &ids, &n_ids, err));
+    ridge_status status = score_ids(e, a, ids, n_ids, logits, out, err);
     mem_free(ids);
     return status;
 }
 
-static ridge_status score_id_list(scorer *s, const json_t *list, ridge_error *err) {
-    size_t n = json_array_size(list);
-    int32_t *ids = mem_zalloc(n, sizeof *ids);
-    ridge_status status = ids != NULL ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "the ids");
-    for (size_t i = 0; i < n && status == RIDGE_OK; i++) {
-        const json_t *v = json_array_get(list, i);
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            status = RIDGE_FAIL(err, RIDGE_EINVAL, "ids[%zu]: expected a token id", i);
-        ids[i] = (int32_t)id;
-    }
-    if (status == RIDGE_OK) status = score_ids(s, ids, n, err);
-    mem_free(ids);
+/* A line of --jsonl: a string, an id list, or an object with text or ids. */
+static ridge_status score_line(engine *e, const score_args *a, const char *line, size_t n,
+                               FILE *logits, buf *out, ridge_error *err) {
+    json_error_t json_error;
+    json_t *value = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_error);
+    if (value == NULL) return RIDGE_FAIL(err, RIDGE_EINVAL, "not JSON: %s", json_error.text);
+    const json_t *text = json_is_string(value) ? value : json_object_get(value, "text");
+    const json_t *list = json_is_array(value) ? value : json_object_get(value, "ids");
+    const json_t *special = json_object_get(value, "parse_special");
+    ridge_status status;
+    if (list == NULL && !json_is_string(text))
+        status = RIDGE_FAIL(err, RIDGE_EINVAL,
+                            "expected a string, a list of ids, or an object with either");
+    else
+        status = score_one(e, a, json_string_value(text), json_string_length(text), list,
+                           json_is_boolean(special) ? json_is_true(special) : a->parse_special,
+                           logits, out, err);
+    json_decref(value);
     return status;
 }
 
-/* A string, an id list, or an object with one of them and this call's options. */
-static ridge_status score_value(const scorer *shared, const json_t *v, buf *out, ridge_error *err) {
-    scorer s = *shared;
-    s.out = out;
-    if (json_is_object(v)) {
-        const json_t *text = json_object_get(v, "text"), *ids = json_object_get(v, "ids");
-        const json_t *top = json_object_get(v, "top");
-        const json_t *special = json_object_get(v, "parse_special");
-        const json_t *bos = json_object_get(v, "add_bos");
-        if (json_is_integer(top)) s.top = (uint64_t)json_integer_value(top);
-        if (s.top > MAX_TOP)
-            return RIDGE_FAIL(err, RIDGE_EINVAL, "top must be between 0 and %d", MAX_TOP);
-        if (json_is_boolean(special)) s.parse_special = json_is_true(special);
-        if (json_is_boolean(bos)) s.add_bos = json_is_true(bos);
-        v = ids != NULL ? ids : text;
-    }
-    engine_on_logits(s.e, write_position, &s);
-    if (json_is_array(v)) return score_id_list(&s, v, err);
-    if (json_is_string(v)) return score_text(&s, json_string_value(v), json_string_length(v), err);
-    return RIDGE_FAIL(err, RIDGE_EINVAL, "expected a string, a list of ids, or an object with one");
+static void print_error_line(const ridge_error *err) {
+    buf b = {0};
+    buf_puts(&b, "{\"error\":");
+    buf_json_string(&b, err->text, strlen(err->text));
+    buf_puts(&b, "}");
+    if (!b.failed) printf("%s\n", b.data);
+    buf_free(&b);
 }
 
-static ridge_status score_json(const scorer *s, const char *text, size_t n, buf *out,
-                               ridge_error *err) {
-    json_error_t e;
-    json_t *v = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (v == NULL) return RIDGE_FAIL(err, RIDGE_EFORMAT, "not JSON: %s", e.text);
-    ridge_status status = score_value(s, v, out, err);
-    json_decref(v);
-    return status;
-}
-
-/* One document per line; a failing line gives {"error":...} and exit status 1 at the end. */
-static int score_lines(const scorer *s, const char *text, size_t n) {
+static int score_lines(engine *e, const score_args *a, const char *input, size_t n, FILE *logits) {
     int result = CLI_OK;
-    for (size_t at = 0; at < n;) {
-        const char *end = memchr(text + at, '\n', n - at);
-        size_t len = end != NULL ? (size_t)(end - text) - at : n - at;
-        buf out = {0};
+    buf out = {0};
+    for (const char *line = input, *end = input + n; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        size_t len = (size_t)((newline != NULL ? newline : end) - line);
         ridge_error err = {0};
-        if (len > 0 && score_json(s, text + at, len, &out, &err) != RIDGE_OK) {
-            buf_clear(&out);
-            buf_puts(&out, "{\"error\":");
-            buf_json_string(&out, err.text, strlen(err.text));
-            buf_putc(&out, '}');
+        if (score_line(e, a, line, len, logits, &out, &err) == RIDGE_OK) {
+            printf("%s\n", out.data);
+        } else {
+            print_error_line(&err);
             result = CLI_FAILED;
         }
-        if (len > 0) printf("%s\n", out.data != NULL ? out.data : "{\"error\":\"out of memory\"}");
-        buf_free(&out);
-        at += len + 1;
+        fflush(stdout);
+        line += len + 1;
     }
+    buf_free(&out);
     return result;
 }
 
-static int score_one(scorer *s, const char *text, size_t n) {
+static ridge_status score_input(engine *e, const score_args *a, const char *input, size_t n,
+                                FILE *logits, ridge_error *err) {
     buf out = {0};
-    ridge_error err = {0};
-    ridge_status status;
-    if (s->ids) {
-        status = score_json(s, text, n, &out, &err);
-    } else {
-        s->out = &out;
-        engine_on_logits(s->e, write_position, s);
-        status = score_text(s, text, n, &err);
+    json_t *list = NULL;
+    if (a->ids) {
+        json_error_t json_error;
+        list = json_loadb(input, n, 0, &json_error);
+        if (list == NULL)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "standard input is no JSON list of ids: %s",
+                              json_error.text);
     }
+    ridge_status status = score_one(e, a, input, n, list, a->parse_special, logits, &out, err);
     if (status == RIDGE_OK) printf("%s\n", out.data);
+    json_decref(list);
     buf_free(&out);
-    return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
-}
-
-static int score(scorer *s, const engine_args *args, const char *model, const char *logits) {
-    char *text = NULL;
-    size_t n;
-    ridge_error err = {0};
-    int result = CLI_FAILED;
-    if (cli_read_stdin(&text, &n, &err) != RIDGE_OK ||
-        engine_args_open(&s->e, args, model, &err) != RIDGE_OK) {
-        cli_fail(&err);
-        goto done;
-    }
-    s->add_bos = !s->no_bos;
-    if (logits != NULL && (s->logits = fopen(logits, "wb")) == NULL) {
-        fprintf(stderr, "ridge: cannot write '%s': %s\n", logits, strerror(errno));
-        goto done;
-    }
-    result = s->jsonl ? score_lines(s, text, n) : score_one(s, text, n);
-    if (s->logits != NULL && fclose(s->logits) != 0) {
-        fprintf(stderr, "ridge: cannot write '%s': %s\n", logits, strerror(errno));
-        result = CLI_FAILED;
-    }
-done:
-    engine_close(s->e);
-    mem_free(text);
-    return cli_finish(result);
+    return status;
 }
 
 int cmd_score(int argc, char **argv) {
-    static const char usage[] = "score MODEL [--top K] [--ids] [--json] < TEXT";
-    scorer s = {0};
-    engine_args args;
-    bool json;
-    const char *logits = NULL;
-    cli_option options[ENGINE_ARGS_OPTIONS + 7] = {
-        {"top", CLI_UINT, &s.top, "the K most likely tokens after each"},
-        {"ids", CLI_FLAG, &s.ids, "standard input is a JSON list of ids"},
-        {"no-bos", CLI_FLAG, &s.no_bos, "no BOS, also where the model says so"},
-        {"parse-special", CLI_FLAG, &s.parse_special, "control tokens in the text are parsed"},
-        {"jsonl", CLI_FLAG, &s.jsonl, "one JSON value per line, one document per line"},
-        {"json", CLI_FLAG, &json, "one JSON document (the default)"},
-        {"logits", CLI_STRING, &logits, "write raw f32 [n, n_vocab] to this file"},
+    score_args a = {.engine = engine_args_default(), .top = 10, .bos = true};
+    const cli_option options[] = {
+        {"top", CLI_UINT, &a.top, "most likely tokens per position (default 10)"},
+        {"json", CLI_FLAG, &a.json, "one JSON document (the only format; accepted for symmetry)"},
+        {"jsonl", CLI_FLAG, &a.jsonl, "one JSON value per input line"},
+        {"ids", CLI_FLAG, &a.ids, "standard input is a JSON list of token ids"},
+        {"parse-special", CLI_FLAG, &a.parse_special,
+         "control tokens in the text become their ids"},
+        {"bos", CLI_FLAG, &a.bos, "BOS first where the model says so (default; --no-bos)"},
+        {"logits", CLI_STRING, &a.logits_path,
+         "also write raw f32 logits [n, n_vocab] to this file"},
+        ENGINE_OPTIONS(&a.engine),
     };
-    engine_args_options(&args, options + 7);
-    args.max_num_seqs = 1;
-    int n_args, status = cli_parse(argc, argv, usage, options, ENGINE_ARGS_OPTIONS + 7, &n_args);
-    if (status != CLI_OK) return status < 0 ? CLI_OK : status;
+    static const char usage[] = "score MODEL [options] < TEXT";
+    int n_args,
+        parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
     if (n_args != 1) {
         fprintf(stderr, "usage: ridge %s\n", usage);
         return CLI_USAGE;
     }
-    if (s.top > MAX_TOP) {
-        fprintf(stderr, "ridge: --top must be between 0 and %d\n", MAX_TOP);
-        return CLI_USAGE;
+    ridge_error err = {0};
+    engine *e = NULL;
+    char *input = NULL;
+    size_t n = 0;
+    FILE *logits = NULL;
+    int result = CLI_OK;
+    ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);
+    if (status == RIDGE_OK) status = file_read(&input, &n, "-", SCORE_INPUT_LIMIT, &err);
+    if (status == RIDGE_OK && a.logits_path != NULL &&
+        (logits = fopen(a.logits_path, "wbe")) == NULL)
+        status = error_set_errno(&err, RIDGE_EIO, "cannot write '%s'", a.logits_path);
+    if (status == RIDGE_OK && a.top > (uint64_t)engine_n_vocab(e))
+        a.top = (uint64_t)engine_n_vocab(e);
+    if (status == RIDGE_OK) {
+        if (a.jsonl)
+            result = score_lines(e, &a, input, n, logits);
+        else
+            status = score_input(e, &a, input, n, logits, &err);
     }
-    return score(&s, &args, argv[0], logits);
+    if (logits != NULL && (ferror(logits) | fclose(logits)) != 0 && status == RIDGE_OK)
+        status = error_set_errno(&err, RIDGE_EIO, "cannot write '%s'", a.logits_path);
+    if (status != RIDGE_OK) result = cli_fail(&err);
+    mem_free(input);
+    engine_close(e);
+    return cli_finish(result);
 }

@@ -12,7 +12,10 @@ static const struct {
     {"tokenize", "text to token ids", cmd_tokenize},
     {"detokenize", "token ids to text", cmd_detokenize},
     {"render", "a conversation to prompt text", cmd_render},
+    {"run", "answer a prompt, or chat", cmd_run},
     {"score", "log-probabilities of a text", cmd_score},
+    {"perplexity", "perplexity of a text file", cmd_perplexity},
+    {"bench", "prefill and decode against the roofline", cmd_bench},
     {"version", "print the version", cmd_version},
 };
 
