@@ -308,7 +308,9 @@ static void exec_node(jx *x, jenv *env, const jnode *n) {
         if (!jx_failed(x)) assign(x, env, n->a, v);
         break;
     case N_SETBLOCK:
-        v = apply_filters(x, env, n->b, capture(x, jenv_new(x, env), n->c));
+        v = capture(x, jenv_new(x, env), n->c);
+        if (x->flow != FLOW_NEXT) break; /* a break or continue inside leaves it unset */
+        v = apply_filters(x, env, n->b, v);
         if (!jx_failed(x)) assign(x, env, n->a, v);
         break;
     case N_FILTERBLOCK:

@@ -467,7 +467,7 @@ static jnode *parse_primary(jparser *p, bool with_namespace) {
     default: break;
     }
     if (parse_skip_op(p, '(')) {
-        jnode *n = parse_tuple(p, true, NULL, true);
+        jnode *n = parse_tuple(p, true, true);
         parse_expect_op(p, ')');
         return n;
     }
@@ -482,18 +482,18 @@ static jnode *parse_primary(jparser *p, bool with_namespace) {
     return parse_node(p, N_CONST, line);
 }
 
-static bool tuple_ends(const jparser *p, const char *end) {
+static bool tuple_ends(const jparser *p) {
     return p->cur.type == T_VAR_END || p->cur.type == T_BLOCK_END || p->cur.type == T_EOF ||
-           parse_is_op(p, ')') || (end != NULL && parse_is_name(p, end));
+           parse_is_op(p, ')');
 }
 
 /* Expressions with commas between them; `parens`: an empty one is the empty tuple. `targets`: only
  * names, as in a for. */
-static jnode *parse_commas(jparser *p, bool with_cond, const char *end, bool parens, bool targets,
+static jnode *parse_commas(jparser *p, bool with_cond, bool parens, bool targets,
                            bool with_namespace) {
     jnode *tuple = parse_node(p, N_TUPLE, p->cur.line);
     bool is_tuple = false;
-    while (!tuple_ends(p, end) && p->status == RIDGE_OK) {
+    while (!tuple_ends(p) && p->status == RIDGE_OK) {
         parse_push(p, tuple,
                    targets ? parse_primary(p, with_namespace) : parse_expression(p, with_cond));
         if (!parse_skip_op(p, ',')) break;
@@ -505,20 +505,22 @@ static jnode *parse_commas(jparser *p, bool with_cond, const char *end, bool par
     return tuple;
 }
 
-jnode *parse_tuple(jparser *p, bool with_cond, const char *end, bool parens) {
-    return parse_commas(p, with_cond, end, parens, false, false);
+jnode *parse_tuple(jparser *p, bool with_cond, bool parens) {
+    return parse_commas(p, with_cond, parens, false, false);
 }
 
-static bool can_assign(const jnode *n) {
-    if (n->kind == N_NAME || n->kind == N_NSREF) return true;
+/* Inside a loop, "loop" is taken. */
+static bool can_assign(const jparser *p, const jnode *n) {
+    if (n->kind == N_NAME) return p->loops == 0 || strcmp(n->name->p, "loop") != 0;
+    if (n->kind == N_NSREF) return true;
     if (n->kind != N_TUPLE && n->kind != N_LIST) return false;
     for (size_t i = 0; i < n->n; i++)
-        if (!can_assign(n->items[i])) return false;
+        if (!can_assign(p, n->items[i])) return false;
     return true;
 }
 
-jnode *parse_target(jparser *p, const char *end, bool with_namespace) {
-    jnode *n = parse_commas(p, true, end, false, true, with_namespace);
-    if (!can_assign(n)) parse_fail(p, n->line, "can't assign to this expression");
+jnode *parse_target(jparser *p, bool with_namespace) {
+    jnode *n = parse_commas(p, true, false, true, with_namespace);
+    if (!can_assign(p, n)) parse_fail(p, n->line, "can't assign to this expression");
     return n;
 }

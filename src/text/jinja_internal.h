@@ -91,6 +91,7 @@ typedef struct {
 struct jlist {
     jv *items; /* [n] */
     size_t n, capacity;
+    bool is_group; /* of groupby: .grouper and .list are its two items */
 };
 
 typedef struct {
@@ -486,8 +487,8 @@ jnode *parse_node(jparser *p, nkind kind, int line);
 void parse_push(jparser *p, jnode *n, jnode *item);
 bool parse_enter(jparser *p); /* one level deeper; false: too deep */
 jnode *parse_expression(jparser *p, bool with_cond);
-jnode *parse_tuple(jparser *p, bool with_cond, const char *end, bool parens);
-jnode *parse_target(jparser *p, const char *end, bool with_namespace);
+jnode *parse_tuple(jparser *p, bool with_cond, bool parens);
+jnode *parse_target(jparser *p, bool with_namespace);
 jnode *parse_filters(jparser *p, jnode *node, bool inline_start);
 jnode *parse_call_node(jparser *p, jnode *callee);
 void parse_forgive(jparser *p, size_t mark, bool soft); /* unknown names since mark */

@@ -64,7 +64,7 @@ static bool window(jx *x, const jstr *s, const jv *a, size_t *from, size_t *to) 
 
 static jv affix(jx *x, const jstr *s, const jv *a, bool suffix) {
     const char *name = suffix ? "endswith" : "startswith";
-    jlist one = {(jv *)&a[0], 1, 1};
+    jlist one = {.items = (jv *)&a[0], .n = 1, .capacity = 1};
     const jlist *options = a[0].type == J_TUPLE ? a[0].as.l : &one;
     size_t from, to;
     if (!window(x, s, a + 1, &from, &to)) return jv_bool(false);
@@ -146,8 +146,7 @@ static void split_spaces(jx *x, jlist *l, const jstr *s, int64_t max) {
         if (i >= s->len) return;
         size_t begin = i;
         if (max == 0) {
-            jv none = {.type = J_MISSING};
-            jlist_push(&x->mem, l, text_strip(x, jv_slice(x, s, begin, s->len).as.s, &none, 2));
+            jlist_push(&x->mem, l, jv_slice(x, s, begin, s->len));
             return;
         }
         while (i < s->len && !text_is_space(text_at(s, i, &width))) i += width;
@@ -164,12 +163,10 @@ static void rsplit_spaces(jx *x, jlist *l, const jstr *s, int64_t max) {
         return;
     }
     size_t keep = all->n - (size_t)max; /* words that stay together */
-    const jstr *last = all->items[keep - 1].as.s;
-    const jstr *first = all->items[0].as.s;
-    jv none = {.type = J_MISSING};
-    jv head = jv_slice(x, s, (size_t)(first->p - s->p), (size_t)(last->p - s->p) + last->len);
-    head = text_strip(x, jv_slice(x, s, 0, (size_t)(last->p - s->p) + last->len).as.s, &none, 2);
-    jlist_push(&x->mem, l, text_strip(x, head.as.s, &none, 1));
+    if (keep > 0) {
+        const jstr *last = all->items[keep - 1].as.s;
+        jlist_push(&x->mem, l, jv_slice(x, s, 0, (size_t)(last->p - s->p) + last->len));
+    }
     for (size_t i = keep; i < all->n; i++) jlist_push(&x->mem, l, all->items[i]);
 }
 

@@ -247,6 +247,10 @@ static jv python_attr(jx *x, jv of, const jstr *name) {
     if (of.type == J_LOOP) return jinja_loop_attr(x, of.as.loop, name);
     if (of.type == J_MACRO && jv_is_str(jv_from_jstr(name), "name"))
         return of.as.macro->node->name != NULL ? of.as.macro->node->name->text : jv_none();
+    if (of.type == J_TUPLE && of.as.l->is_group) {
+        if (jv_is_str(jv_from_jstr(name), "grouper")) return of.as.l->items[0];
+        if (jv_is_str(jv_from_jstr(name), "list")) return of.as.l->items[1];
+    }
     if (of.type == J_RANGE) {
         jv v = jv_from_jstr(name);
         if (jv_is_str(v, "start")) return jv_int(of.as.range->start);
@@ -354,7 +358,7 @@ jv op_slice(jx *x, jv of, jv start, jv stop, jv step) {
     bool sequence =
         of.type == J_STR || of.type == J_LIST || of.type == J_TUPLE || of.type == J_RANGE;
     if (!sequence || !jv_length(of, &length))
-        return jv_undefined_name(x, "'%s' object cannot be sliced", jv_type_name(of));
+        return jx_fail(x, "'%s' object cannot be sliced", jv_type_name(of));
     if (step.type != J_NONE && step.type != J_MISSING && !op_index(x, step, &by))
         return jv_undefined();
     if (by == 0) return jx_fail(x, "slice step cannot be zero");

@@ -148,7 +148,7 @@ static jnode *parse_body(jparser *p, const char *const *ends) {
         } else if (p->cur.type == T_VAR_BEGIN) {
             parse_next(p);
             jnode *print = parse_node(p, N_PRINT, line);
-            print->a = parse_tuple(p, true, NULL, false);
+            print->a = parse_tuple(p, true, false);
             parse_push(p, body, print);
             if (p->cur.type == T_VAR_END)
                 parse_next(p);
@@ -183,7 +183,7 @@ static jnode *parse_if(jparser *p, int line) {
     jnode *n = parse_node(p, N_IF, line);
     size_t mark = p->n_unknown;
     for (;;) {
-        parse_push(p, n, parse_tuple(p, false, NULL, false));
+        parse_push(p, n, parse_tuple(p, false, false));
         parse_push(p, n, parse_block(p, ends));
         if (!parse_skip_name(p, "elif")) break;
     }
@@ -198,9 +198,11 @@ static jnode *parse_if(jparser *p, int line) {
 static jnode *parse_for(jparser *p, int line) {
     static const char *const ends[] = {"endfor", "else", NULL};
     jnode *n = parse_node(p, N_FOR, line);
-    n->a = parse_target(p, "in", false);
+    p->loops++;
+    n->a = parse_target(p, false);
+    p->loops--;
     if (!parse_skip_name(p, "in")) fail_expected(p, "'in'");
-    n->b = parse_tuple(p, false, "recursive", false);
+    n->b = parse_tuple(p, false, false);
     if (parse_skip_name(p, "if")) n->c = parse_expression(p, true);
     n->recursive = parse_skip_name(p, "recursive");
     size_t mark = p->n_unknown;
@@ -218,9 +220,9 @@ static jnode *parse_for(jparser *p, int line) {
 
 static jnode *parse_set(jparser *p, int line) {
     jnode *n = parse_node(p, N_SET, line);
-    n->a = parse_target(p, NULL, true);
+    n->a = parse_target(p, true);
     if (parse_skip_op(p, '=')) {
-        n->b = parse_tuple(p, true, NULL, false);
+        n->b = parse_tuple(p, true, false);
         return n;
     }
     n->kind = N_SETBLOCK;
@@ -299,7 +301,7 @@ static jnode *parse_with(jparser *p, int line) {
     jnode *n = parse_node(p, N_WITH, line);
     while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF) {
         if (n->n > 0 && !parse_expect_op(p, ',')) break;
-        parse_push(p, n, parse_target(p, NULL, false));
+        parse_push(p, n, parse_target(p, false));
         parse_expect_op(p, '=');
         parse_push(p, n, parse_expression(p, true));
     }

@@ -100,8 +100,7 @@ FILTER(last) {
     UNUSED;
     jv *items;
     size_t n;
-    if (!reversible(v) || v.type == J_UNDEFINED)
-        return jx_fail(x, "'%s' object is not reversible", jv_type_name(v));
+    if (!reversible(v)) return jx_fail(x, "'%s' object is not reversible", jv_type_name(v));
     if (jv_items(x, v, &items, &n) && n > 0) return items[n - 1];
     return jv_undefined_name(x, "No last item, sequence was empty.");
 }
@@ -296,7 +295,9 @@ FILTER(groupby) {
         jv key = fold ? fold_case(x, pair[0]) : pair[0];
         if (group == NULL || !jv_equal(x, key, last)) {
             group = jlist_new(&x->mem, 1);
-            jlist_push(&x->mem, groups, jv_pair(x, pair[0], jv_list(group)));
+            jv entry = jv_pair(x, pair[0], jv_list(group));
+            if (!jx_failed(x)) entry.as.l->is_group = true;
+            jlist_push(&x->mem, groups, entry);
         }
         jlist_push(&x->mem, group, pair[1]);
         last = key;

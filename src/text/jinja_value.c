@@ -420,7 +420,7 @@ bool jv_equal(jx *x, jv a, jv b) {
 static int str_compare(const jstr *a, const jstr *b) {
     size_t n = a->len < b->len ? a->len : b->len;
     int c = n > 0 ? memcmp(a->p, b->p, n) : 0; /* UTF-8 orders as code points do */
-    return c != 0 ? c : (a->len > b->len) - (a->len < b->len);
+    return c != 0 ? (c > 0) - (c < 0) : (a->len > b->len) - (a->len < b->len);
 }
 
 static int number_compare(jv a, jv b) {
