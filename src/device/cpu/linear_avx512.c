@@ -237,13 +237,14 @@ INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n
     }
 }
 
-INLINE void gemm_tile(const cpu_gemm_args *a, int T, bool halves, bool min) {
+/* T tokens of the tile from token t0 on; T is a constant. */
+INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, bool halves, bool min) {
     const cpu_ublock *w = a->w;
-    const cpu_xblock *x = a->x;
+    const cpu_xblock *x = a->x + t0;
     const __m128i shift = _mm_cvtsi32_si128(a->format->zero_shift);
     __m512 acc[CPU_TILE];
     for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-    for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += T) {
+    for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
         for (int h = 0; h < 1 + halves; h++) {
             __m512i isum[CPU_TILE];
 #pragma GCC unroll 12
@@ -267,19 +268,19 @@ INLINE void gemm_tile(const cpu_gemm_args *a, int T, bool halves, bool min) {
         }
     }
     const __mmask16 rows = (__mmask16)((1u << a->n_rows) - 1);
-    for (int t = 0; t < T; t++) _mm512_mask_storeu_ps(a->out + (size_t)t * a->ld, rows, acc[t]);
+    for (int t = 0; t < T; t++)
+        _mm512_mask_storeu_ps(a->out + (t0 + (size_t)t) * a->ld, rows, acc[t]);
 }
 
+/* Widths are made of 12, 4 and 1: a function for each would take compilers minutes. */
 INLINE void gemm_widths(const cpu_gemm_args *a, bool halves, bool min) {
-    switch (a->width) {
-#define X(T)                                                                                       \
-    case T: gemm_tile(a, T, halves, min); break;
-        X(1)
-        X(2)
-        X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
-#undef X
-            default : ridge_assert(a->width <= CPU_TILE);
+    if (a->width == CPU_TILE) {
+        gemm_tile(a, 0, CPU_TILE, halves, min);
+        return;
     }
+    uint32_t t = 0;
+    for (; t + 4 <= a->width; t += 4) gemm_tile(a, t, 4, halves, min);
+    for (; t < a->width; t++) gemm_tile(a, t, 1, halves, min);
 }
 
 void cpu_gemm_avx512(const cpu_gemm_args *a) {
