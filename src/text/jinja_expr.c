@@ -221,7 +221,7 @@ static jnode *parse_dot(jparser *p, jnode *of, int line) {
 }
 
 static jnode *parse_postfix(jparser *p, jnode *n) {
-    for (;;) {
+    while (parse_ok(p)) {
         int line = p->cur.line;
         if (parse_skip_op(p, '.'))
             n = parse_dot(p, n, line);
@@ -230,8 +230,9 @@ static jnode *parse_postfix(jparser *p, jnode *n) {
         else if (parse_is_op(p, '('))
             n = parse_call_node(p, n);
         else
-            return n;
+            break;
     }
+    return n;
 }
 
 static void add_keyword(jparser *p, jcall *call, size_t *capacity) {
@@ -264,7 +265,7 @@ static jcall *parse_call_args(jparser *p) {
     int line = p->cur.line;
     bool first = true;
     if (call == NULL || !parse_expect_op(p, '(')) return call;
-    while (!parse_is_op(p, ')') && p->status == RIDGE_OK) {
+    while (!parse_is_op(p, ')') && parse_ok(p)) {
         if (!first && (!parse_expect_op(p, ',') || parse_is_op(p, ')'))) break;
         first = false;
         bool ordered = call->star_star == NULL;
@@ -313,7 +314,7 @@ static void note_unknown(jparser *p, const char *what, const jnode *n) {
 }
 
 jnode *parse_filters(jparser *p, jnode *node, bool inline_start) {
-    while (p->status == RIDGE_OK && (inline_start || parse_skip_op(p, '|'))) {
+    while (parse_ok(p) && (inline_start || parse_skip_op(p, '|'))) {
         inline_start = false;
         jnode *n = unary(p, N_FILTER, node, p->cur.line);
         n->name = dotted_name(p);
@@ -375,7 +376,7 @@ static jnode *parse_unary(jparser *p, bool with_filter) {
     else
         n = parse_primary(p, false);
     n = parse_postfix(p, n);
-    while (with_filter && p->status == RIDGE_OK) {
+    while (with_filter && parse_ok(p)) {
         if (parse_is_op(p, '|'))
             n = parse_filters(p, n, false);
         else if (parse_is_name(p, "is"))
@@ -391,7 +392,7 @@ static jnode *parse_unary(jparser *p, bool with_filter) {
 
 static jnode *parse_list(jparser *p, int line) {
     jnode *n = parse_node(p, N_LIST, line);
-    while (!parse_is_op(p, ']') && p->status == RIDGE_OK) {
+    while (!parse_is_op(p, ']') && parse_ok(p)) {
         if (n->n > 0 && (!parse_expect_op(p, ',') || parse_is_op(p, ']'))) break;
         parse_push(p, n, parse_expression(p, true));
     }
@@ -401,7 +402,7 @@ static jnode *parse_list(jparser *p, int line) {
 
 static jnode *parse_dict(jparser *p, int line) {
     jnode *n = parse_node(p, N_DICT, line);
-    while (!parse_is_op(p, '}') && p->status == RIDGE_OK) {
+    while (!parse_is_op(p, '}') && parse_ok(p)) {
         if (n->n > 0 && (!parse_expect_op(p, ',') || parse_is_op(p, '}'))) break;
         parse_push(p, n, parse_expression(p, true));
         parse_expect_op(p, ':');
@@ -417,7 +418,7 @@ static jnode *parse_strings(jparser *p, int line) {
     parse_next(p);
     if (p->cur.type != T_STRING) return constant(p, value, line);
     buf_append(&b, value.as.s->p, value.as.s->len);
-    while (p->cur.type == T_STRING && p->status == RIDGE_OK) {
+    while (p->cur.type == T_STRING && parse_ok(p)) {
         value = lex_string_value(p, &p->cur);
         buf_append(&b, value.as.s->p, value.as.s->len);
         parse_next(p);
@@ -493,7 +494,7 @@ static jnode *parse_commas(jparser *p, bool with_cond, bool parens, bool targets
                            bool with_namespace) {
     jnode *tuple = parse_node(p, N_TUPLE, p->cur.line);
     bool is_tuple = false;
-    while (!tuple_ends(p) && p->status == RIDGE_OK) {
+    while (!tuple_ends(p) && parse_ok(p)) {
         parse_push(p, tuple,
                    targets ? parse_primary(p, with_namespace) : parse_expression(p, with_cond));
         if (!parse_skip_op(p, ',')) break;

@@ -476,6 +476,7 @@ typedef struct {
 void lex_next(jparser *p, jtoken *out); /* jinja_lexer.c; fails through parse_fail */
 jv lex_string_value(jparser *p, const jtoken *t);
 void parse_fail(jparser *p, int line, const char *format, ...) RIDGE_PRINTF(3, 4);
+bool parse_ok(const jparser *p); /* loops end when it is false: no token is taken any more */
 void parse_next(jparser *p);
 bool parse_is_op(const jparser *p, int op);
 bool parse_is_name(const jparser *p, const char *name);

@@ -18,10 +18,14 @@ void parse_fail(jparser *p, int line, const char *format, ...) {
     p->status = RIDGE_FAIL(p->err, RIDGE_EFORMAT, "%s:%d: %s", p->t->name, line, text);
 }
 
+bool parse_ok(const jparser *p) {
+    return p->status == RIDGE_OK && !p->t->mem.failed;
+}
+
 void parse_next(jparser *p) {
     p->cur = p->ahead;
     lex_next(p, &p->ahead);
-    if (p->status != RIDGE_OK || p->t->mem.failed) p->cur.type = p->ahead.type = T_EOF;
+    if (!parse_ok(p)) p->cur.type = p->ahead.type = T_EOF;
 }
 
 bool parse_is_op(const jparser *p, int op) {
@@ -112,7 +116,7 @@ bool parse_enter(jparser *p) {
         return false;
     }
     p->depth++;
-    return p->status == RIDGE_OK && !p->t->mem.failed;
+    return parse_ok(p);
 }
 
 /* Unknown names since mark: soft, they only matter when reached; else they become hard. */
@@ -138,7 +142,7 @@ static bool is_end(const jparser *p, const char *const *ends) {
  * of the template. */
 static jnode *parse_body(jparser *p, const char *const *ends) {
     jnode *body = parse_node(p, N_BODY, p->cur.line);
-    while (p->cur.type != T_EOF) {
+    while (p->cur.type != T_EOF && parse_ok(p)) {
         int line = p->cur.line;
         if (p->cur.type == T_DATA) {
             jnode *data = parse_node(p, N_DATA, line);
@@ -182,7 +186,7 @@ static jnode *parse_if(jparser *p, int line) {
     static const char *const ends[] = {"endif", "elif", "else", NULL};
     jnode *n = parse_node(p, N_IF, line);
     size_t mark = p->n_unknown;
-    for (;;) {
+    while (parse_ok(p)) {
         parse_push(p, n, parse_tuple(p, false, false));
         parse_push(p, n, parse_block(p, ends));
         if (!parse_skip_name(p, "elif")) break;
@@ -234,7 +238,7 @@ static jnode *parse_set(jparser *p, int line) {
 /* "(a, b=1)" of a macro or a call */
 static void parse_signature(jparser *p, jmacro_node *m) {
     size_t names = 0, defaults = 0;
-    while (!parse_is_op(p, ')') && p->status == RIDGE_OK) {
+    while (!parse_is_op(p, ')') && parse_ok(p)) {
         if (m->n_params > 0 && !parse_expect_op(p, ',')) return;
         const jsym *name = parse_expect_name(p);
         jnode *value = parse_skip_op(p, '=') ? parse_expression(p, true) : NULL;
@@ -299,7 +303,7 @@ static jnode *parse_call_block(jparser *p, int line) {
 
 static jnode *parse_with(jparser *p, int line) {
     jnode *n = parse_node(p, N_WITH, line);
-    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF) {
+    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF && parse_ok(p)) {
         if (n->n > 0 && !parse_expect_op(p, ',')) break;
         parse_push(p, n, parse_target(p, false));
         parse_expect_op(p, '=');
@@ -326,7 +330,7 @@ static jnode *parse_filter_block(jparser *p, int line) {
 
 static jnode *parse_print(jparser *p, int line) {
     jnode *body = parse_node(p, N_BODY, line);
-    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF) {
+    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF && parse_ok(p)) {
         if (body->n > 0 && !parse_expect_op(p, ',')) break;
         jnode *n = parse_node(p, N_PRINT, line);
         n->a = parse_expression(p, true);
@@ -345,7 +349,7 @@ static jnode *parse_jump(jparser *p, nkind kind, int line) {
 static jnode *parse_loading(jparser *p, const jsym *name, int line) {
     jnode *n = parse_node(p, N_FAIL, line);
     n->name = name;
-    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF) parse_next(p);
+    while (p->cur.type != T_BLOCK_END && p->cur.type != T_EOF && parse_ok(p)) parse_next(p);
     return n;
 }
 
