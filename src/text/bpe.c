@@ -10,25 +10,21 @@
 #include "base/utf8.h"
 #include "text/tokenizer_internal.h"
 
-/* GPT-2's characters for bytes: printable Latin-1 stands for itself, the other 68 bytes in order
- * for U+0100 and up. */
-static bool stands_for_itself(unsigned c) {
-    return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
-}
-
+/* GPT-2's characters for bytes: printable Latin-1 stands for itself; the other 68 bytes, in order,
+ * are U+0100 and up: 0x00-0x20, 0x7F-0xA0, 0xAD. */
 static int byte_of(uint32_t code) {
-    if (code < 0x100) return stands_for_itself(code) ? (int)code : -1;
-    uint32_t n = 0x100;
-    for (int c = 0; c < 0x100; c++)
-        if (!stands_for_itself((unsigned)c) && n++ == code) return c;
-    return -1;
+    if ((code >= 0x21 && code <= 0x7E) || (code >= 0xA1 && code <= 0xFF && code != 0xAD))
+        return (int)code;
+    if (code >= 0x100 && code <= 0x120) return (int)code - 0x100;
+    if (code >= 0x121 && code <= 0x142) return (int)code - 0x121 + 0x7F;
+    return code == 0x143 ? 0xAD : -1;
 }
 
 bool bpe_token_bytes(const char *s, size_t n, char *out, size_t *n_out) {
     size_t width, len = 0;
     for (size_t i = 0; i < n; i += width) {
         uint32_t code = utf8_decode(s + i, n - i, &width);
-        int byte = code == UTF8_INVALID || code > 0x143 ? -1 : byte_of(code);
+        int byte = code == UTF8_INVALID ? -1 : byte_of(code);
         if (byte < 0) return false;
         out[len++] = (char)byte;
     }
@@ -150,14 +146,8 @@ bool bpe_encode_piece(encoder *e, const char *s, size_t n) {
     return encoder_merge(e, s, n_symbols) && put_symbols(e);
 }
 
-static bool cut(encoder *e, const cut_stage *stage, const char *s, size_t n) {
-    bool last = stage == &e->t->pre->stages[PRETOKENIZER_MAX_STAGES];
-    if (last || stage->cut == NULL) return encoder_piece(e, s, n);
-    for (size_t i = 0, end; i < n; i = end) {
-        end = stage->cut(stage, s, n, i);
-        if (!cut(e, stage + 1, s + i, end - i)) return false;
-    }
-    return true;
+static bool encode_cut(void *context, const char *s, size_t n) {
+    return encoder_piece(context, s, n);
 }
 
 bool bpe_encode_text(encoder *e, const char *s, size_t n) {
@@ -168,5 +158,5 @@ bool bpe_encode_text(encoder *e, const char *s, size_t n) {
         s = e->base + begin;
         n = e->work.len - begin;
     }
-    return n == 0 || cut(e, e->t->pre->stages, s, n);
+    return pretokenize(e->t->pre, s, n, encode_cut, e);
 }

@@ -442,3 +442,23 @@ const pretokenizer *pretokenizer_find(const char *name, size_t n) {
         if (strstr(known[i].names, padded) != NULL) return &known[i];
     return NULL;
 }
+
+typedef struct {
+    const cut_stage *end; /* behind the last stage */
+    piece_fn piece;
+    void *context;
+} cutting;
+
+static bool cut(const cutting *c, const cut_stage *stage, const char *s, size_t n) {
+    if (stage == c->end || stage->cut == NULL) return c->piece(c->context, s, n);
+    for (size_t i = 0, end; i < n; i = end) {
+        end = stage->cut(stage, s, n, i);
+        if (!cut(c, stage + 1, s + i, end - i)) return false;
+    }
+    return true;
+}
+
+bool pretokenize(const pretokenizer *p, const char *s, size_t n, piece_fn piece, void *context) {
+    const cutting c = {p->stages + PRETOKENIZER_MAX_STAGES, piece, context};
+    return n == 0 || cut(&c, p->stages, s, n);
+}

@@ -64,6 +64,10 @@ typedef struct {
 /* NULL: unknown. "default" is always known. */
 const pretokenizer *pretokenizer_find(const char *name, size_t n);
 
+/* Calls piece for each piece of s in order, until it returns false: then false. */
+typedef bool (*piece_fn)(void *context, const char *s, size_t n);
+bool pretokenize(const pretokenizer *p, const char *s, size_t n, piece_fn piece, void *context);
+
 /* The classes of the character at s (n > 0 bytes left) and its width; 0 and 1 for a bad byte. */
 uint32_t unicode_classes_at(const char *s, size_t n, size_t *width);
 
