@@ -1,0 +1,235 @@
+/* engine_loop: the same answers as the engine gives, from another thread; limits, cancelling,
+ * draining, a model that doesn't open. */
+#include "unit.h"
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/engine_loop.h"
+#include "tiny_model.h"
+
+#define N_REQUESTS 12
+#define PATIENCE_MS 60000
+
+typedef struct {
+    engine_loop *loop;
+    uint64_t ids[N_REQUESTS];
+    char text[N_REQUESTS][512];
+    size_t n_text[N_REQUESTS];
+    uint32_t n_tokens[N_REQUESTS];
+    engine_finish finish[N_REQUESTS];
+    int n_finished;
+    uint32_t cancel_first_after; /* tokens of request 0; 0: never */
+} client;
+
+static char *path;
+
+static int setup(void **state) {
+    (void)state;
+    path = tiny_model_write("llama");
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    unlink(path);
+    mem_free(path);
+    return 0;
+}
+
+static void wait_readable(engine_loop *l) {
+    struct pollfd p = {.fd = engine_loop_fd(l), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+}
+
+static void on_event(void *context, const engine_event *event) {
+    client *c = context;
+    uintptr_t i = (uintptr_t)event->user;
+    assert_int_equal(event->id, c->ids[i]);
+    assert_int_equal(c->finish[i], ENGINE_RUNNING); /* nothing comes after the last */
+    memcpy(c->text[i] + c->n_text[i], event->text, event->n_text);
+    c->n_text[i] += event->n_text;
+    c->n_tokens[i] += event->has_token;
+    c->finish[i] = event->finish;
+    c->n_finished += event->finish != ENGINE_RUNNING;
+    if (i == 0 && c->cancel_first_after > 0 && c->n_tokens[0] == c->cancel_first_after)
+        engine_loop_cancel(c->loop, event->id); /* from inside a callback */
+}
+
+static void take_until(client *c, int n_finished) {
+    while (c->n_finished < n_finished) {
+        wait_readable(c->loop);
+        engine_loop_take(c->loop, on_event, c);
+    }
+}
+
+static engine_params small_params(void) {
+    engine_params p = engine_params_default();
+    p.model_path = path;
+    p.n_threads = 2;
+    p.kv_cache_bytes = 32 << 20;
+    return p;
+}
+
+static engine_loop *start(size_t max_waiting) {
+    engine_loop *l;
+    engine_params p = small_params();
+    assert_int_equal(engine_loop_start(&l, &p, max_waiting, NULL), RIDGE_OK);
+    while (engine_loop_get_state(l, NULL) == LOOP_LOADING) {
+        wait_readable(l);
+        engine_loop_take(l, on_event, NULL);
+    }
+    assert_int_equal(engine_loop_get_state(l, NULL), LOOP_READY);
+    return l;
+}
+
+static const int32_t prompt[] = {1, 80, 90, 100, 110, 120};
+
+static engine_request request_of(uintptr_t i, uint32_t max_tokens) {
+    engine_request q = engine_request_default();
+    q.prompt = prompt;
+    q.n_prompt = 2 + i % 5;
+    q.max_tokens = max_tokens;
+    q.ignore_eos = true;
+    q.sampling.temperature = 1;
+    q.sampling.seed = i;
+    q.user = (void *)i;
+    return q;
+}
+
+static void submit_all(client *c, uint32_t max_tokens) {
+    for (uintptr_t i = 0; i < N_REQUESTS; i++) {
+        engine_request q = request_of(i, max_tokens);
+        assert_int_equal(engine_loop_submit(c->loop, &q, &c->ids[i], NULL), RIDGE_OK);
+    }
+}
+
+static void direct_answers(client *c, uint32_t max_tokens) {
+    engine *e;
+    engine_params p = small_params();
+    const engine_event *events;
+    size_t n;
+    assert_int_equal(engine_open(&e, &p, NULL), RIDGE_OK);
+    for (uintptr_t i = 0; i < N_REQUESTS; i++) {
+        engine_request q = request_of(i, max_tokens);
+        assert_int_equal(engine_submit(e, &q, &c->ids[i], NULL), RIDGE_OK);
+        while (engine_step(e, &events, &n))
+            for (size_t k = 0; k < n; k++) on_event(c, &events[k]);
+    }
+    engine_close(e);
+}
+
+static void test_the_same_answers(void **state) {
+    (void)state;
+    static client c, direct;
+    c = (client){.loop = start(64)};
+    direct = (client){0};
+    direct_answers(&direct, 20);
+    submit_all(&c, 20);
+    take_until(&c, N_REQUESTS);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        assert_int_equal(c.finish[i], ENGINE_LENGTH);
+        assert_int_equal(c.n_text[i], direct.n_text[i]);
+        assert_memory_equal(c.text[i], direct.text[i], c.n_text[i]);
+    }
+    assert_true(engine_loop_is_idle(c.loop));
+    engine_stats stats;
+    engine_loop_stats(c.loop, &stats);
+    assert_int_equal(stats.generation_tokens, N_REQUESTS * 20);
+    assert_int_equal(stats.finished[ENGINE_LENGTH], N_REQUESTS);
+    assert_int_equal(stats.kv_blocks_used, 0);
+    engine_loop_destroy(c.loop);
+}
+
+static void test_cancelling_disturbs_nobody(void **state) {
+    (void)state;
+    static client c, direct;
+    c = (client){.loop = start(64), .cancel_first_after = 3};
+    direct = (client){0};
+    direct_answers(&direct, 100);
+    submit_all(&c, 100);
+    engine_loop_cancel(c.loop, c.ids[N_REQUESTS - 1]);
+    engine_loop_cancel(c.loop, 999999);
+    take_until(&c, N_REQUESTS);
+    assert_int_equal(c.finish[0], ENGINE_CANCELLED);
+    assert_int_equal(c.finish[N_REQUESTS - 1], ENGINE_CANCELLED);
+    for (int i = 1; i < N_REQUESTS - 1; i++) {
+        assert_int_equal(c.n_text[i], direct.n_text[i]);
+        assert_memory_equal(c.text[i], direct.text[i], c.n_text[i]);
+    }
+    engine_loop_destroy(c.loop);
+}
+
+static void test_full_draining_cancelled(void **state) {
+    (void)state;
+    static client c;
+    c = (client){.loop = start(0)};
+    ridge_error err = {0};
+    engine_request q = request_of(0, 4);
+    assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[0], &err), RIDGE_EFULL);
+    assert_non_null(strstr(err.text, "the limit is 0"));
+    engine_loop_destroy(c.loop);
+
+    c = (client){.loop = start(64)};
+    q.n_prompt = 0;
+    assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[0], NULL), RIDGE_EINVAL);
+    submit_all(&c, 110);
+    engine_loop_drain(c.loop);
+    q = request_of(0, 4);
+    uint64_t id;
+    assert_int_equal(engine_loop_submit(c.loop, &q, &id, NULL), RIDGE_ECANCEL);
+    assert_false(engine_loop_is_idle(c.loop));
+    engine_loop_cancel_all(c.loop);
+    take_until(&c, N_REQUESTS);
+    assert_true(engine_loop_is_idle(c.loop));
+    engine_loop_destroy(c.loop);
+}
+
+/* With everything in flight: requests queued, events untaken. */
+static void test_destroying_at_any_time(void **state) {
+    (void)state;
+    static client c;
+    for (int i = 0; i < 5; i++) {
+        c = (client){.loop = start(64)};
+        submit_all(&c, 110);
+        usleep((useconds_t)(i * 2000));
+        engine_loop_destroy(c.loop);
+    }
+    engine_loop *l;
+    engine_params p = small_params();
+    assert_int_equal(engine_loop_start(&l, &p, 1, NULL), RIDGE_OK);
+    engine_loop_destroy(l); /* while it loads */
+    engine_loop_destroy(NULL);
+}
+
+static void test_a_model_that_does_not_open(void **state) {
+    (void)state;
+    engine_loop *l;
+    ridge_error err = {0};
+    engine_params p = small_params();
+    p.model_path = "/nonexistent.gguf";
+    assert_int_equal(engine_loop_start(&l, &p, 1, NULL), RIDGE_OK);
+    while (engine_loop_get_state(l, &err) == LOOP_LOADING) {
+        wait_readable(l);
+        engine_loop_take(l, on_event, NULL);
+    }
+    assert_int_equal(engine_loop_get_state(l, &err), LOOP_FAILED);
+    assert_int_equal(err.code, RIDGE_ENOTFOUND);
+    assert_null(engine_loop_engine(l));
+    engine_request q = request_of(0, 4);
+    uint64_t id;
+    assert_int_equal(engine_loop_submit(l, &q, &id, NULL), RIDGE_ECANCEL);
+    engine_loop_destroy(l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_same_answers),
+        cmocka_unit_test(test_cancelling_disturbs_nobody),
+        cmocka_unit_test(test_full_draining_cancelled),
+        cmocka_unit_test(test_destroying_at_any_time),
+        cmocka_unit_test(test_a_model_that_does_not_open),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
