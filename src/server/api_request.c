@@ -54,14 +54,15 @@ static bool read_prompts(api_request *r, int32_t n_vocab, api_error *e) {
     return true;
 }
 
-static bool check_length(const api_prompt *p, api_request *r, uint32_t limit, const char *param,
-                         api_error *e) {
+/* A prompt needs room for one token of its answer, unless none is asked for. */
+static bool check_length(const api_prompt *p, const api_request *r, uint32_t limit,
+                         const char *param, api_error *e) {
     if (p->n_ids == 0) return api_fail(e, 400, param, "the prompt is empty: it has no tokens");
-    if (p->n_ids < limit) return true;
+    if (p->n_ids < limit + (r->engine.prompt_only ? 1 : 0)) return true;
     return api_fail(e, 400, param,
                     "This model's maximum context length is %u tokens. However, your request has "
                     "%zu input tokens%s. Please reduce the length of the input.",
-                    limit, p->n_ids, r->no_tokens ? "" : " and needs room for at least one more");
+                    limit, p->n_ids, r->engine.prompt_only ? "" : " and needs room for an answer");
 }
 
 static bool encode_prompt(api_prompt *p, const char *text, size_t n, bool add_special,

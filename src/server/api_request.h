@@ -34,9 +34,7 @@ typedef struct {
     bool echo;
     bool add_special;
     bool return_token_ids;
-    bool no_tokens; /* max_tokens 0: one token is made and dropped, as the engine makes at least one
-                     */
-    uint32_t n;     /* choices per prompt */
+    uint32_t n;          /* choices per prompt */
     api_prompt *prompts; /* [n_prompts] owned */
     size_t n_prompts;
     engine_request engine; /* all but prompt, choice and user; its arrays live in `memory` */

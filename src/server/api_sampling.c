@@ -90,8 +90,8 @@ static bool read_max_tokens(api_request *r, api_error *e) {
     if (max >= 0 && min > max)
         return api_fail(e, 400, "min_tokens", "'min_tokens' is %lld, more than 'max_tokens', %lld",
                         (long long)min, (long long)max);
-    r->no_tokens = max == 0;
-    r->engine.max_tokens = max < 0 ? 0 : max == 0 ? 1 : (uint32_t)max;
+    r->engine.prompt_only = max == 0; /* the engine's 0 means no limit */
+    r->engine.max_tokens = max < 0 ? 0 : (uint32_t)max;
     r->engine.min_tokens = (uint32_t)min;
     return true;
 }
@@ -255,7 +255,7 @@ static bool read_n(api_request *r, api_error *e) {
 
 bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e) {
     bool skip_special = true, add_special = r->kind == API_COMPLETIONS;
-    r->engine = (engine_request){.prompt_logprobs = -1}; /* the rest is read below */
+    r->engine = engine_request_default();
     if (!refuse_missing_features(r->root, e) || !read_response_format(r->root, e) ||
         !read_tools(r->root, e) || !read_stream(r, e) || !read_n(r, e) ||
         !field_bool(r->root, "skip_special_tokens", &skip_special, e) ||

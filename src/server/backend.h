@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "engine/engine_loop.h"
+#include "text/template.h"
 
 typedef struct {
     int32_t n_vocab;
@@ -42,12 +43,11 @@ typedef struct {
 
 typedef struct backend_engine backend_engine;
 
-/* template_source: what to use in place of the model's (its name in messages:
- * template_name); NULL: the model's. Both are borrowed until the backend is destroyed. */
+/* Starts the engine's thread, which opens the model. given: the chat template to use in place of
+ * the model's (borrowed until destroy); NULL: the model's. */
 ridge_status backend_engine_create(backend_engine **out, server_backend *table,
                                    const engine_params *params, size_t max_waiting,
-                                   const char *template_source, const char *template_name,
-                                   ridge_error *err) RIDGE_CHECKED;
+                                   const chat_template *given, ridge_error *err) RIDGE_CHECKED;
 void backend_engine_destroy(backend_engine *b); /* NULL allowed */
 
 #endif

@@ -1,20 +1,19 @@
-/* server/backend_engine: the server's backend over an engine_loop and the model's chat template.
+/* server/backend_engine: the server's backend over an engine_loop and a chat template.
  *
- * The template is parsed once, when the model is ready; until then render waits for nobody: the
- * server asks nothing of a backend that is not ready. */
+ * The model's template is parsed with the first chat, once: a model without one, or with a broken
+ * one, still serves completions. */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
 #include "server/backend.h"
-#include "text/template.h"
 
 struct backend_engine {
     engine_loop *loop;
-    const char *template_source, *template_name; /* given in place of the model's; may be NULL */
+    const chat_template *given; /* in place of the model's; may be NULL */
     pthread_mutex_t lock;
-    chat_template *template; /* under lock until parsed, then immutable */
+    chat_template *own; /* the model's: under lock until parsed, then immutable */
 };
 
 static const engine *engine_of(void *self) {
@@ -44,18 +43,24 @@ static ridge_status encode(void *self, const char *text, size_t n, bool add_spec
     return tokenizer_encode(tokenizer_of(self), text, n, o, ids, n_ids, err);
 }
 
-static ridge_status parse_template(backend_engine *b, ridge_error *err) {
-    const char *source = b->template_source, *name = b->template_name;
-    if (source == NULL) {
-        source = engine_chat_template(engine_of(b));
-        name = "the model's chat template";
+static ridge_status get_template(backend_engine *b, const chat_template **out, ridge_error *err) {
+    ridge_status status = RIDGE_OK;
+    if (b->given != NULL) {
+        *out = b->given;
+        return RIDGE_OK;
     }
+    const char *source = engine_chat_template(engine_of(b));
     if (source == NULL)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "this model has no chat template; start the server with --chat-template "
                           "FILE or NAME (%s)",
                           template_builtin_names());
-    return template_parse(&b->template, source, strlen(source), name, err);
+    pthread_mutex_lock(&b->lock);
+    if (b->own == NULL)
+        status = template_parse(&b->own, source, strlen(source), "the model's chat template", err);
+    *out = b->own;
+    pthread_mutex_unlock(&b->lock);
+    return status;
 }
 
 static void set_token(json_t *variables, const char *name, const tokenizer *t, int32_t id) {
@@ -72,16 +77,13 @@ static int64_t local_time(void) {
 }
 
 static ridge_status render(void *self, json_t *variables, buf *out, ridge_error *err) {
-    backend_engine *b = self;
-    pthread_mutex_lock(&b->lock);
-    ridge_status status = b->template != NULL ? RIDGE_OK : parse_template(b, err);
-    pthread_mutex_unlock(&b->lock);
-    if (status != RIDGE_OK) return status;
+    const chat_template *template = NULL;
+    RIDGE_TRY(get_template(self, &template, err));
     const tokenizer *t = tokenizer_of(self);
     set_token(variables, "bos_token", t, tokenizer_bos(t));
     set_token(variables, "eos_token", t, tokenizer_eos(t));
     template_limits limits = template_limits_default();
-    return template_render(b->template, variables, local_time(), &limits, out, err);
+    return template_render(template, variables, local_time(), &limits, out, err);
 }
 
 static const char *token_bytes(void *self, int32_t id, size_t *n) {
@@ -121,23 +123,33 @@ static bool is_idle(void *self) {
 
 ridge_status backend_engine_create(backend_engine **out, server_backend *table,
                                    const engine_params *params, size_t max_waiting,
-                                   const char *template_source, const char *template_name,
-                                   ridge_error *err) {
+                                   const chat_template *given, ridge_error *err) {
     backend_engine *b = mem_zalloc(1, sizeof *b);
     if (b == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "backend");
     pthread_mutex_init(&b->lock, NULL);
-    b->template_source = template_source;
-    b->template_name = template_name;
-    /* A template that was given is wrong now or never: say so before the model loads. */
-    ridge_status status = template_source != NULL ? parse_template(b, err) : RIDGE_OK;
-    if (status == RIDGE_OK) status = engine_loop_start(&b->loop, params, max_waiting, err);
+    b->given = given;
+    ridge_status status = engine_loop_start(&b->loop, params, max_waiting, err);
     if (status != RIDGE_OK) {
         backend_engine_destroy(b);
         return status;
     }
-    *table = (server_backend){b,      get_fd,      get_state,  get_info,       encode,
-                              render, token_bytes, detokenize, detokenize_end, submit,
-                              cancel, take,        drain,      cancel_all,     is_idle};
+    *table = (server_backend){
+        .self = b,
+        .fd = get_fd,
+        .state = get_state,
+        .info = get_info,
+        .encode = encode,
+        .render = render,
+        .token_bytes = token_bytes,
+        .detokenize = detokenize,
+        .detokenize_end = detokenize_end,
+        .submit = submit,
+        .cancel = cancel,
+        .take = take,
+        .drain = drain,
+        .cancel_all = cancel_all,
+        .is_idle = is_idle,
+    };
     *out = b;
     return RIDGE_OK;
 }
@@ -145,7 +157,7 @@ ridge_status backend_engine_create(backend_engine **out, server_backend *table,
 void backend_engine_destroy(backend_engine *b) {
     if (b == NULL) return;
     engine_loop_destroy(b->loop);
-    template_free(b->template);
+    template_free(b->own);
     pthread_mutex_destroy(&b->lock);
     mem_free(b);
 }

@@ -159,15 +159,14 @@ static void add_token(choice *c, const sampler_result *t) {
 }
 
 void choice_event(choice *c, const engine_event *e) {
-    bool dropped = c->request->no_tokens && !e->is_prompt;
     if (e->is_prompt)
         add_completion_logprob(c, e->token.id, &e->token, true);
-    else if (e->has_token && !dropped)
+    else if (e->has_token)
         add_token(c, &e->token);
-    if (e->n_text > 0 && !dropped) buf_append(&c->text, e->text, e->n_text);
+    if (e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
     if (e->finish == ENGINE_RUNNING) return;
     c->live = false;
-    c->finish = dropped && e->finish == ENGINE_STOP ? ENGINE_LENGTH : e->finish;
+    c->finish = e->finish;
     c->usage = e->usage;
 }
 

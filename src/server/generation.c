@@ -262,9 +262,6 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     const server_backend *b = &g->server->backend;
     ridge_error err = {0};
     engine_request r = g->request.engine;
-    uint32_t limit = b->info(b->self).max_model_len;
-    uint32_t room = limit - (uint32_t)c->prompt->n_ids; /* > 0: api_request_read has checked */
-    if (r.max_tokens > room) r.max_tokens = room;
     r.prompt = c->prompt->ids;
     r.n_prompt = c->prompt->n_ids;
     r.sampling.choice = sample;

@@ -74,7 +74,7 @@ static void test_values(void **state) {
     assert_int_equal(r.prompts[0].n_ids, 3); /* with a BOS */
     api_request_free(&r);
     check_ok(&r, API_COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":0,\"max_tokens\":0}");
-    assert_true(r.no_tokens && r.engine.max_tokens == 1);
+    assert_true(r.engine.prompt_only);
     api_request_free(&r);
     check_ok(&r, API_COMPLETIONS, "{\"prompt\":[1,2,3],\"stop\":\"\",\"suffix\":\"\"}");
     assert_int_equal(r.prompts[0].n_ids, 3);

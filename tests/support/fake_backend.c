@@ -98,6 +98,11 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
         fill_token(s, s->prompt[s->n_prompt_said], &e.token);
         push_event(f, s, &e, NULL);
     }
+    if (s->r.prompt_only) {
+        e = (engine_event){.finish = ENGINE_LENGTH, .usage.prompt_tokens = (uint32_t)s->r.n_prompt};
+        push_event(f, s, &e, NULL);
+        return true;
+    }
     size_t n_script = strlen(f->script);
     bool over = s->n_sampled >= n_script && !s->r.ignore_eos;
     int32_t id = over ? FAKE_EOS : (unsigned char)f->script[s->n_sampled % n_script];

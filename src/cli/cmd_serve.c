@@ -1,0 +1,172 @@
+/* ridge serve MODEL: OpenAI's API over HTTP. Flags, the chat template, signals; the rest is in
+ * server/. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/mapfile.h"
+#include "base/mem.h"
+#include "cli/engine_args.h"
+#include "server/server.h"
+
+#define MAX_TEMPLATE_BYTES (1u << 20)
+#define USAGE "serve MODEL [--host H] [--port P] [--api-key KEY] [OPTION ...]"
+
+typedef struct {
+    engine_args engine;
+    server_params server;
+    uint64_t port, max_waiting, max_connections, max_body, max_pending, workers;
+    const char *name, *chat_template;
+} serve_args;
+
+static ridge_status load_template(chat_template **out, const char *chosen, ridge_error *err) {
+    const char *builtin = template_builtin(chosen);
+    if (builtin != NULL) return template_parse(out, builtin, strlen(builtin), chosen, err);
+    char *text = NULL;
+    size_t n = 0;
+    ridge_status status = file_read(&text, &n, chosen, MAX_TEMPLATE_BYTES, err);
+    if (status == RIDGE_ENOTFOUND) {
+        error_reset(err);
+        status = RIDGE_FAIL(err, RIDGE_ENOTFOUND,
+                            "--chat-template: '%s' is neither a file nor one of %s", chosen,
+                            template_builtin_names());
+    }
+    if (status == RIDGE_OK && n == 0)
+        status = RIDGE_FAIL(err, RIDGE_EINVAL, "--chat-template: '%s' is empty", chosen);
+    if (status == RIDGE_OK) status = template_parse(out, text, n, chosen, err);
+    mem_free(text);
+    return status;
+}
+
+/* Thousands of clients are expected; the usual soft limit is 1024. */
+static void raise_file_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+/* SIGTERM and SIGINT become readable; blocked before any thread starts, so that all inherit it. */
+static int signals_as_fd(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) return -1;
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static ridge_status serve(const serve_args *a, const engine_params *params,
+                          const chat_template *template, ridge_error *err) {
+    backend_engine *backend = NULL;
+    server_backend table;
+    server *s = NULL;
+    ridge_status status =
+        backend_engine_create(&backend, &table, params, (size_t)a->max_waiting, template, err);
+    if (status == RIDGE_OK) status = server_open(&s, &a->server, &table, err);
+    if (status == RIDGE_OK) {
+        fprintf(stderr, "ridge: serving %s on http://%s:%u\n", a->server.model_id, a->server.host,
+                server_port(s));
+        status = server_run(s, err);
+    }
+    server_close(s);
+    backend_engine_destroy(backend);
+    return status;
+}
+
+static ridge_status check(serve_args *a, ridge_error *err) {
+    if (a->port > 65535)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--port %llu: the highest is 65535",
+                          (unsigned long long)a->port);
+    if (a->max_body == 0 || a->workers == 0 || a->workers > 64 || a->max_connections == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--max-body-bytes, --max-connections and --workers (at most 64) must be "
+                          "positive");
+    const double times[] = {a->server.head_timeout_s,    a->server.body_timeout_s,
+                            a->server.idle_timeout_s,    a->server.write_timeout_s,
+                            a->server.request_timeout_s, a->server.shutdown_timeout_s};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        if (times[i] < 0 || times[i] > 1e8)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "a time-out of %g s is out of range", times[i]);
+    a->server.port = (uint16_t)a->port;
+    a->server.max_connections = (size_t)a->max_connections;
+    a->server.max_body_bytes = (size_t)a->max_body;
+    a->server.max_pending_bytes =
+        (size_t)(a->max_pending > a->max_body ? a->max_pending : a->max_body);
+    a->server.n_workers = (int)a->workers;
+    return RIDGE_OK;
+}
+
+static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
+    engine_params params;
+    chat_template *template = NULL;
+    char *path = NULL, *name = NULL;
+    ridge_status status = check(a, err);
+    if (status == RIDGE_OK) status = engine_args_params(&params, &path, &a->engine, model, err);
+    if (status == RIDGE_OK && a->chat_template != NULL)
+        status = load_template(&template, a->chat_template, err);
+    if (status == RIDGE_OK) {
+        name = cli_model_name(model);
+        a->server.model_id = a->name != NULL ? a->name : name;
+        a->server.model_root = model;
+        a->server.log = cli_log();
+        a->server.stop_fd = signals_as_fd();
+        raise_file_limit();
+        if (name == NULL)
+            status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the model's name");
+        else
+            status = serve(a, &params, template, err);
+        if (a->server.stop_fd >= 0) close(a->server.stop_fd);
+    }
+    template_free(template);
+    mem_free(path);
+    mem_free(name);
+    return status;
+}
+
+int cmd_serve(int argc, char **argv) {
+    serve_args a = {.server = server_params_default(), .max_waiting = 1024};
+    server_params *s = &a.server;
+    a.port = s->port;
+    a.max_connections = s->max_connections;
+    a.max_body = s->max_body_bytes;
+    a.max_pending = s->max_pending_bytes;
+    a.workers = (uint64_t)s->n_workers;
+    cli_option options[ENGINE_ARGS_OPTIONS + 17] = {{0}};
+    engine_args_options(&a.engine, options);
+    const cli_option own[] = {
+        {"host", CLI_STRING, &s->host, "address to listen on (default: 127.0.0.1)"},
+        {"port", CLI_UINT, &a.port, "port (default: 8080; 0: any free one)"},
+        {"served-model-name", CLI_STRING, &a.name, "the model's id (default: from MODEL)"},
+        {"api-key", CLI_STRING, &s->api_key, "refuse requests without this key"},
+        {"chat-template", CLI_STRING, &a.chat_template, "a template's FILE or built-in NAME"},
+        {"max-waiting", CLI_UINT, &a.max_waiting, "queued sequences; the next gets 429"},
+        {"max-connections", CLI_UINT, &a.max_connections, "clients at once"},
+        {"max-body-bytes", CLI_BYTES, &a.max_body, "largest request (default: 64M)"},
+        {"max-pending-bytes", CLI_BYTES, &a.max_pending, "of all requests being read"},
+        {"workers", CLI_UINT, &a.workers, "threads that parse, render and tokenize"},
+        {"head-timeout", CLI_DOUBLE, &s->head_timeout_s, "seconds for a request's head"},
+        {"body-timeout", CLI_DOUBLE, &s->body_timeout_s, "seconds for a body, and 1 per 16 KiB"},
+        {"idle-timeout", CLI_DOUBLE, &s->idle_timeout_s, "seconds without a request"},
+        {"write-timeout", CLI_DOUBLE, &s->write_timeout_s, "seconds in which nothing is read"},
+        {"request-timeout", CLI_DOUBLE, &s->request_timeout_s, "seconds for an answer (0: any)"},
+        {"shutdown-timeout", CLI_DOUBLE, &s->shutdown_timeout_s,
+         "seconds for what runs at the end"},
+        {"verbose", CLI_FLAG, &s->verbose, "a line on stderr for each request"},
+    };
+    memcpy(options + ENGINE_ARGS_OPTIONS, own, sizeof own);
+    int n_args = 0,
+        parsed = cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, &n_args);
+    if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
+    if (n_args != 1) {
+        fprintf(stderr, "usage: ridge %s\n", USAGE);
+        return CLI_USAGE;
+    }
+    ridge_error err = {0};
+    return run(&a, argv[0], &err) == RIDGE_OK ? CLI_OK : cli_fail(&err);
+}
