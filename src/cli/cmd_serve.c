@@ -2,6 +2,7 @@
  * server/. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -107,7 +108,7 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     chat_template *template = NULL;
     char *path = NULL, *name = NULL;
     ridge_status status = check(a, err);
-    if (status == RIDGE_OK) status = engine_args_params(&params, &path, &a->engine, model, err);
+    if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
     if (status == RIDGE_OK && a->chat_template != NULL)
         status = load_template(&template, a->chat_template, err);
     if (status == RIDGE_OK) {
@@ -115,6 +116,7 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
         a->server.model_id = a->name != NULL ? a->name : name;
         a->server.model_root = model;
         a->server.log = cli_log();
+        if (a->server.api_key != NULL && a->server.api_key[0] == '\0') a->server.api_key = NULL;
         a->server.stop_fd = signals_as_fd();
         raise_file_limit();
         if (name == NULL)
@@ -130,20 +132,20 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
 }
 
 int cmd_serve(int argc, char **argv) {
-    serve_args a = {.server = server_params_default(), .max_waiting = 1024};
+    serve_args a = {
+        .engine = engine_args_default(), .server = server_params_default(), .max_waiting = 1024};
     server_params *s = &a.server;
     a.port = s->port;
+    s->api_key = getenv("RIDGE_API_KEY");
     a.max_connections = s->max_connections;
     a.max_body = s->max_body_bytes;
     a.max_pending = s->max_pending_bytes;
     a.workers = (uint64_t)s->n_workers;
-    cli_option options[ENGINE_ARGS_OPTIONS + 17] = {{0}};
-    engine_args_options(&a.engine, options);
-    const cli_option own[] = {
+    const cli_option options[] = {
         {"host", CLI_STRING, &s->host, "address to listen on (default: 127.0.0.1)"},
         {"port", CLI_UINT, &a.port, "port (default: 8080; 0: any free one)"},
         {"served-model-name", CLI_STRING, &a.name, "the model's id (default: from MODEL)"},
-        {"api-key", CLI_STRING, &s->api_key, "refuse requests without this key"},
+        {"api-key", CLI_STRING, &s->api_key, "refuse requests without it (or $RIDGE_API_KEY)"},
         {"chat-template", CLI_STRING, &a.chat_template, "a template's FILE or built-in NAME"},
         {"max-waiting", CLI_UINT, &a.max_waiting, "queued sequences; the next gets 429"},
         {"max-connections", CLI_UINT, &a.max_connections, "clients at once"},
@@ -158,8 +160,8 @@ int cmd_serve(int argc, char **argv) {
         {"shutdown-timeout", CLI_DOUBLE, &s->shutdown_timeout_s,
          "seconds for what runs at the end"},
         {"verbose", CLI_FLAG, &s->verbose, "a line on stderr for each request"},
+        ENGINE_OPTIONS(&a.engine),
     };
-    memcpy(options + ENGINE_ARGS_OPTIONS, own, sizeof own);
     int n_args = 0,
         parsed = cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, &n_args);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;

@@ -16,6 +16,7 @@ static const struct {
     {"score", "log-probabilities of a text", cmd_score},
     {"perplexity", "perplexity of a text file", cmd_perplexity},
     {"bench", "prefill and decode against the roofline", cmd_bench},
+    {"serve", "OpenAI's API over HTTP", cmd_serve},
     {"version", "print the version", cmd_version},
 };
 

@@ -104,10 +104,12 @@ static void write_metrics(const generation *g, buf *out) {
     write_number("mean_itl_ms", gaps > 0 ? u->decode_s * 1e3 / gaps : 0, out);
     buf_putc(out, ',');
     write_number("tokens_per_second", u->decode_s > 0 ? gaps / u->decode_s : 0, out);
-    buf_putc(out, ',');
-    write_number("mbu", u->mbu, out);
-    buf_putc(out, ',');
-    write_number("mfu", u->mfu, out);
+    if (u->mbu > 0) {
+        buf_putc(out, ',');
+        write_number("mbu", u->mbu, out);
+        buf_putc(out, ',');
+        write_number("mfu", u->mfu, out);
+    }
     buf_putc(out, '}');
 }
 

@@ -151,9 +151,11 @@ static void on_backend(evutil_socket_t fd, short what, void *context) {
     (void)fd;
     (void)what;
     s->backend.take(s->backend.self, generation_on_event, s);
-    if (s->failure.code == RIDGE_OK &&
-        s->backend.state(s->backend.self, &s->failure) == LOOP_FAILED)
-        event_base_loopbreak(s->base);
+    if (s->failure.code != RIDGE_OK) return;
+    engine_loop_state state = s->backend.state(s->backend.self, &s->failure);
+    if (state == LOOP_FAILED) event_base_loopbreak(s->base);
+    if (state == LOOP_READY && !s->ready) log_printf(s->params.log, LOG_INFO, "the model is ready");
+    s->ready = state == LOOP_READY;
 }
 
 static void on_pool(evutil_socket_t fd, short what, void *context) {

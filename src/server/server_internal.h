@@ -25,6 +25,7 @@ struct server {
     size_t n_conns;
     size_t n_works;       /* jobs and generations alive, orphans too */
     size_t pending_bytes; /* of request bodies */
+    bool ready;           /* it has been said that the model is */
     bool draining;
     int64_t drain_deadline_us;
     bool cancelled;  /* the drain deadline has passed */
