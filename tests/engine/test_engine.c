@@ -161,7 +161,7 @@ static void check_invariance(const char *kind, bool precise) {
         p = small_params(path);
         p.precise = precise;
         p.max_num_batched_tokens = chunks[i];
-        p.n_threads = 1 + (int)(i % 2);
+        p.n_threads = chunks[i] < 512 ? 1 : 2; /* few steps: barriers are slow on a busy machine */
         p.block_size = blocks[i];
         uint32_t n = chunks[i] == 1 ? N_REQUESTS / 4 : N_REQUESTS; /* a step per token is slow */
         run_together(&p, 0, n, other);
@@ -174,6 +174,7 @@ static void check_invariance(const char *kind, bool precise) {
         run_together(&p, 3, n, other);
         assert_same(alone + 3, other, n, kind, "batch");
     }
+    p.n_threads = 1;
     p.max_num_seqs = 8;
     p.max_model_len = 84;
     p.block_size = 4;
