@@ -54,7 +54,7 @@ static tokenizer *open_bytes(buf *keys, uint64_t n_keys) {
     put(&file, keys->data, keys->len);
     while (file.len % 32 != 0) buf_putc(&file, 0);
     ridge_error err = {0};
-    bool ok = gguf_open_memory(&g, file.data, file.len, "fuzz", &err) == RIDGE_OK;
+    bool ok = gguf_open_memory(&g, file.data, file.len, &err) == RIDGE_OK;
     if (!ok || tokenizer_open(&t, g, NULL, &err) != RIDGE_OK) {
         fprintf(stderr, "%s\n", err.text);
         __builtin_trap();
@@ -88,20 +88,13 @@ static tokenizer *make_bpe(const char *pre) {
     return open_bytes(&k, 5);
 }
 
+#define A_WORD SPM_SPACE "a"
+#define TWO_SPACES SPM_SPACE SPM_SPACE
+
 static tokenizer *make_spm(void) {
-    static const char *const pieces[] = {"<unk>",
-                                         "<s>",
-                                         "</s>",
-                                         "a",
-                                         "b",
-                                         "ab",
-                                         "\xE2\x96\x81",
-                                         "\xE2\x96\x81"
-                                         "a",
-                                         "aba",
-                                         "\xC3\xA9",
-                                         "\xE2\x96\x81\xE2\x96\x81",
-                                         "<tag>"};
+    static const char *const pieces[] = {"<unk>", "<s>",      "</s>",     "a",
+                                         "b",     "ab",       SPM_SPACE,  A_WORD,
+                                         "aba",   "\xC3\xA9", TWO_SPACES, "<tag>"};
     buf k = {0};
     char byte[8];
     put_string(&k, "tokenizer.ggml.model", "llama");
