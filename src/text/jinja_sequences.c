@@ -403,7 +403,8 @@ static jv choose(jx *x, jv v, const jargs *raw, bool by_attribute, bool keep) {
     if (!jv_truth(v)) return jv_iter(x, l);
     if (!jv_items(x, v, &items, &n)) return jv_undefined();
     if (raw->n_pos < skip) return jx_fail(x, "Missing parameter for attribute name");
-    jargs rest = {raw->pos + skip, raw->n_pos - skip, raw->names, raw->values, raw->n_kw};
+    jargs rest = {skip > 0 ? raw->pos + skip : raw->pos, raw->n_pos - skip, raw->names, raw->values,
+                  raw->n_kw};
     if (rest.n_pos > 0 && n > 0) {
         test = find_def(x, rest.pos[0], false);
         rest.pos++;

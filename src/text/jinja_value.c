@@ -498,7 +498,7 @@ bool jv_items(jx *x, jv v, jv **items, size_t *n) {
     case J_VIEW: l = entries_of(x, v.as.view->d, v.as.view->kind); break;
     case J_RANGE: l = range_items(x, v.as.range); break;
     case J_ITER:
-        *items = v.as.iter->items + v.as.iter->pos;
+        *items = v.as.iter->n > 0 ? v.as.iter->items + v.as.iter->pos : NULL;
         *n = v.as.iter->n - v.as.iter->pos;
         v.as.iter->pos = v.as.iter->n;
         return !jx_failed(x);
