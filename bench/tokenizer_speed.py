@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Throughput of ridge's tokenization beside Hugging Face tokenizers, both on one thread.
 
-    bench/tokenize.py MODEL.gguf [--ridge build/release/ridge] [--megabytes 8] [--rounds 5]
+    bench/tokenizer_speed.py MODEL.gguf [--ridge build/release/ridge] [--megabytes 8] [--rounds 5]
 
 Text: the sources and texts of Python's own library, in documents of a few kB. The two take turns;
 each round's seconds are of encoding alone (ridge: two runs that differ in how often the text is read,
