@@ -1,8 +1,13 @@
 /* base/team: see team.h.
  *
  * A run is published by advancing `generation`; a member that has spun in vain sleeps on it with a
- * futex. The barrier counts arrivals in one word and releases by advancing `phase`, on which late
- * members spin and then sleep, so that a preempted member costs the others no processor time.
+ * futex. It enters through `gate`, which the caller closes at the end of a run of pieces; then the
+ * caller waits for those inside only.
+ *
+ * Pieces are numbered on and on. How much of a share is taken stands in one word with the piece's
+ * number, so that a member late by a piece can take nothing of the next one by mistake. Who
+ * finishes the last chunk of a piece prepares the words for the next and then advances `piece`, on
+ * which the others wait: that store hands over all that was written in the piece.
  */
 #include "base/team.h"
 
@@ -18,28 +23,33 @@
 #include "base/mem.h"
 
 #define SPINS_BETWEEN_RUNS 20000
-#define SPINS_AT_BARRIER 20000
+#define SPINS_BETWEEN_PIECES 20000
+#define GATE_OPEN 0x80000000u
+#define GATE_COUNT (GATE_OPEN - 1)
 
-/* One member's part in sharing work: how far its share has been taken, in two slots. While slot i
- * serves one piece of work its owner clears the other for the next: nobody can still be in the
- * piece before, a barrier lies between. */
+/* One member's share of the current piece: the piece's number << 32 | chunks taken. */
 typedef struct {
-    _Alignas(64) atomic_uint taken[2];
-    unsigned round; /* pieces of work begun by this member */
+    _Alignas(64) atomic_ullong taken;
+    _Alignas(64) uint32_t next; /* the piece that this member comes to next; its own */
 } team_share;
 
 struct team {
     int n;
     team_share *shares; /* [n] */
     pthread_t *threads; /* [n - 1] */
-    team_fn fn;
+    team_fn fn;         /* of the run behind the open gate, as the next two */
     void *context;
+    uint32_t first_piece;
     _Alignas(64) atomic_uint generation;
     atomic_uint sleepers; /* members asleep on generation */
-    _Alignas(64) atomic_uint arrived;
-    _Alignas(64) atomic_uint phase;
-    atomic_uint phase_sleepers;
     atomic_bool stop;
+    _Alignas(64) atomic_ullong gate; /* run << 32 | GATE_OPEN | members that entered it */
+    uint32_t n_runs;                 /* the caller's */
+    _Alignas(64) atomic_uint left;   /* members that have left it again */
+    atomic_uint left_sleepers;
+    _Alignas(64) atomic_uint done; /* chunks of the current piece that are done */
+    _Alignas(64) atomic_uint piece;
+    atomic_uint piece_sleepers;
 };
 
 typedef struct {
@@ -79,15 +89,17 @@ static void advance(atomic_uint *word, atomic_uint *sleepers) {
     if (atomic_load(sleepers) > 0) futex_wake_all(word);
 }
 
-void team_barrier(team *t) {
-    if (t->n == 1) return;
-    unsigned phase = atomic_load_explicit(&t->phase, memory_order_acquire);
-    if (atomic_fetch_add(&t->arrived, 1) + 1 == (unsigned)t->n) {
-        atomic_store(&t->arrived, 0);
-        advance(&t->phase, &t->phase_sleepers);
-    } else {
-        wait_change(&t->phase, phase, &t->phase_sleepers, SPINS_AT_BARRIER);
-    }
+/* True when the gate of a run other than *last was open: then the member is inside until it adds to
+ * `left`, and *last is that run. A member may come before `generation` says so, hence once more
+ * after. */
+static bool enter(team *t, uint32_t *last) {
+    unsigned long long gate = atomic_load(&t->gate);
+    while ((gate & GATE_OPEN) && (uint32_t)(gate >> 32) != *last)
+        if (atomic_compare_exchange_weak(&t->gate, &gate, gate + 1)) {
+            *last = (uint32_t)(gate >> 32);
+            return true;
+        }
+    return false;
 }
 
 static void *member_main(void *p) {
@@ -95,12 +107,15 @@ static void *member_main(void *p) {
     mem_free(p);
     team *t = arg.team;
     unsigned seen = 0;
+    uint32_t last = 0;
     for (;;) {
         wait_change(&t->generation, seen, &t->sleepers, SPINS_BETWEEN_RUNS);
-        seen++;
+        seen = atomic_load(&t->generation);
         if (atomic_load(&t->stop)) return NULL;
+        if (!enter(t, &last)) continue;
+        t->shares[arg.member].next = t->first_piece;
         t->fn(t->context, arg.member, t->n);
-        team_barrier(t);
+        advance(&t->left, &t->left_sleepers);
     }
 }
 
@@ -147,38 +162,96 @@ int team_size(const team *t) {
     return t->n;
 }
 
-void team_run(team *t, team_fn fn, void *context) {
+/* Returns when *word is target; whoever changes it uses advance. */
+static void wait_until(atomic_uint *word, unsigned target, atomic_uint *sleepers, int spins) {
+    for (unsigned now; (now = atomic_load(word)) != target;)
+        wait_change(word, now, sleepers, spins);
+}
+
+static void run(team *t, team_fn fn, void *context, bool all) {
+    uint32_t first = atomic_load(&t->piece);
     t->fn = fn;
     t->context = context;
-    if (t->n > 1) advance(&t->generation, &t->sleepers);
+    t->first_piece = t->shares[0].next = first;
+    if (t->n > 1) {
+        atomic_store(&t->left, 0);
+        if (++t->n_runs == 0) t->n_runs = 1; /* 0: none yet */
+        atomic_store(&t->gate, (unsigned long long)t->n_runs << 32 | GATE_OPEN);
+        advance(&t->generation, &t->sleepers);
+    }
     fn(context, 0, t->n);
-    team_barrier(t);
+    wait_until(&t->piece, t->shares[0].next, &t->piece_sleepers, SPINS_BETWEEN_PIECES);
+    if (t->n == 1) return;
+    unsigned inside = (unsigned)t->n - 1;
+    if (!all) inside = atomic_fetch_and(&t->gate, ~(unsigned long long)GATE_OPEN) & GATE_COUNT;
+    wait_until(&t->left, inside, &t->left_sleepers, SPINS_BETWEEN_PIECES);
+    atomic_store(&t->gate, 0);
+}
+
+void team_run(team *t, team_fn fn, void *context) {
+    run(t, fn, context, true);
+}
+
+void team_run_pieces(team *t, team_fn fn, void *context) {
+    run(t, fn, context, false);
+}
+
+/* The last chunk of the current piece is done: nobody can hold one or take one until `piece`
+ * advances. */
+static void finish_piece(team *t, uint32_t piece) {
+    atomic_store_explicit(&t->done, 0, memory_order_relaxed);
+    for (int i = 0; i < t->n; i++)
+        atomic_store_explicit(&t->shares[i].taken, (unsigned long long)(piece + 1) << 32,
+                              memory_order_relaxed);
+    advance(&t->piece, &t->piece_sleepers);
 }
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks) {
-    team_share *own = &t->shares[member];
-    unsigned slot = own->round++ & 1;
-    atomic_store_explicit(&own->taken[slot ^ 1], 0, memory_order_relaxed);
-    return (team_cursor){
-        .team = t, .slot = slot, .n_chunks = n_chunks, .owner = member, .left = t->n};
+    team_cursor c = {.team = t, .n_chunks = n_chunks, .owner = member, .left = t->n};
+    c.piece = t->shares[member].next++;
+    /* Pieces behind `piece` are done, with or without this member; numbers wrap. */
+    unsigned now;
+    while ((int32_t)((now = atomic_load(&t->piece)) - c.piece) < 0)
+        wait_change(&t->piece, now, &t->piece_sleepers, SPINS_BETWEEN_PIECES);
+    if (now != c.piece) c.left = 0;
+    /* A piece without chunks is done by whoever comes first: done stays 0, so the exchange decides.
+     */
+    unsigned long long fresh = (unsigned long long)c.piece << 32;
+    if (n_chunks == 0 && c.left > 0 &&
+        atomic_compare_exchange_strong(&t->shares[0].taken, &fresh, fresh + 1))
+        finish_piece(t, c.piece);
+    return c;
+}
+
+/* Takes one chunk of a share of `size` chunks: its index, or size when there is none left. */
+static uint32_t take(atomic_ullong *taken, uint32_t piece, uint32_t size) {
+    unsigned long long word = atomic_load_explicit(taken, memory_order_relaxed);
+    while (word >> 32 == piece && (uint32_t)word < size)
+        if (atomic_compare_exchange_weak_explicit(taken, &word, word + 1, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return (uint32_t)word;
+    return size;
 }
 
 bool team_next(team_cursor *c, uint32_t *chunk) {
-    unsigned n = (unsigned)c->team->n;
+    team *t = c->team;
+    uint64_t n = (uint64_t)t->n;
+    if (c->holding && atomic_fetch_add(&t->done, 1) + 1 == c->n_chunks) {
+        c->left = 0;
+        finish_piece(t, c->piece);
+    }
+    c->holding = false;
     while (c->left > 0) {
         uint64_t owner = (uint64_t)c->owner;
         uint32_t begin = (uint32_t)(c->n_chunks * owner / n);
-        uint32_t end = (uint32_t)(c->n_chunks * (owner + 1) / n);
-        atomic_uint *taken = &c->team->shares[owner].taken[c->slot];
-        /* The look before the increment keeps the counter from wrapping. */
-        if (atomic_load_explicit(taken, memory_order_relaxed) < end - begin) {
-            uint32_t i = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
-            if (i < end - begin) {
-                *chunk = begin + i;
-                return true;
-            }
+        uint32_t size = (uint32_t)(c->n_chunks * (owner + 1) / n) - begin;
+        uint32_t i = take(&t->shares[owner].taken, c->piece, size);
+        if (i < size) {
+            *chunk = begin + i;
+            c->holding = true;
+            return true;
         }
-        c->owner = c->owner + 1 == c->team->n ? 0 : c->owner + 1;
+        c->owner = c->owner + 1 == t->n ? 0 : c->owner + 1;
         c->left--;
     }
     return false;

@@ -1,8 +1,10 @@
-/* base/team: a persistent team of threads that run one function together.
+/* base/team: a persistent team of threads that go through pieces of work together.
  *
- * The caller is member 0; the others spin briefly for the next run, then sleep. Inside a run the
- * members meet at team_barrier and share work by team_next, a counter of fixed chunks. Only the
- * thread that made the team may call team_run; one run at a time.
+ * The caller is member 0; the others spin briefly for the next run, then sleep. A run is a sequence
+ * of pieces; a piece is done when all its chunks are, whoever did them. So a member that the system
+ * keeps from running holds nobody up, unless it holds a chunk: the others do its share and go on,
+ * and it finds its way when it is back. Only the thread that made the team may start runs; one run
+ * at a time.
  */
 #ifndef RIDGE_BASE_TEAM_H
 #define RIDGE_BASE_TEAM_H
@@ -21,22 +23,23 @@ void team_destroy(team *t); /* NULL allowed */
 int team_size(const team *t);
 /* Runs fn on every member and returns when all have returned. */
 void team_run(team *t, team_fn fn, void *context);
-/* Called by every member of a run: returns when all have arrived; a full memory fence. */
-void team_barrier(team *t);
+/* The same for an fn that does nothing but pieces of work: members that come too late are left out.
+ */
+void team_run_pieces(team *t, team_fn fn, void *context);
 
 /* Chunks [0, n_chunks) of one piece of work, each handed to one member: those of a member's own
  * share first (so that the same memory meets the same core run after run), then what others have
- * not begun. Within a run every member calls team_work equally often, with a team_barrier between
- * one piece of work and the next.
+ * not begun. Every member goes through the same pieces in the same order. team_work waits until the
+ * piece before is done, and then sees all that was written in it; the run's end waits for the last.
  *
  *     team_cursor work = team_work(t, member, n_chunks);
- *     for (uint32_t chunk; team_next(&work, &chunk);) ...
+ *     for (uint32_t chunk; team_next(&work, &chunk);) ...     (to its end: no break)
  */
 typedef struct {
     team *team;
-    unsigned slot;
-    uint32_t n_chunks;
+    uint32_t piece, n_chunks;
     int owner, left; /* whose share is being taken; shares not yet seen empty */
+    bool holding;    /* a chunk that is done when the next is asked for */
 } team_cursor;
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks);

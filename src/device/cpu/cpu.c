@@ -88,7 +88,8 @@ static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) w->packed = mem_map(w->packed_bytes);
     if (w->packed == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
-    team_run(d->team, pack_member, &(pack_job){.team = d->team, .w = w, .n_panels = n_panels});
+    team_run_pieces(d->team, pack_member,
+                    &(pack_job){.team = d->team, .w = w, .n_panels = n_panels});
     return RIDGE_OK;
 }
 

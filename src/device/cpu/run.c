@@ -1,4 +1,5 @@
-/* device/cpu/run: every member of the team walks the steps of a program; a barrier between steps.
+/* device/cpu/run: every member of the team walks the steps of a program; each step is a piece of
+ * work.
  *
  * Work is cut into fixed chunks: rows of a row-wise step, panels x tokens of a linear, heads x rows
  * or heads x spans of an attention. No result depends on how: each output element is made by one
@@ -250,7 +251,6 @@ static void run_member(void *context, int member, int n_members) {
     for (size_t i = 0; i < r->n_steps; i++) {
         const cpu_step *step = &r->steps[i];
         const cpu_op *op = &r->c->ops[step->first_op];
-        if (i > 0) team_barrier(r->team);
         switch (step->kind) {
         case CPU_STEP_ROWS: run_rows(r, step, member); break;
         case CPU_STEP_LINEAR: run_linear(r, &op->op, member); break;
@@ -301,7 +301,7 @@ static void run_steps(dev_compiled *c, cpu_run *r) {
     r->team = d->team;
     r->n_members = team_size(d->team);
     double start = clock_now_s();
-    team_run(d->team, run_member, r);
+    team_run_pieces(d->team, run_member, r);
     d->account.seconds += clock_now_s() - start;
     account_steps(r, &d->account);
 }
