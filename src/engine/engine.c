@@ -119,9 +119,22 @@ static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *er
     return RIDGE_OK;
 }
 
+/* What was asked for by name must be there: a pool that is only promised fails in the middle of a
+ * step. */
+static ridge_status check_cache_memory(const engine_params *p, ridge_error *err) {
+    uint64_t available = mem_available_bytes();
+    if (available == 0 || p->kv_cache_bytes <= available) return RIDGE_OK;
+    return RIDGE_FAIL(
+        err, RIDGE_ENOMEM,
+        "--kv-cache-memory-bytes: a KV cache of %llu bytes was asked for, %llu bytes of "
+        "memory are free",
+        (unsigned long long)p->kv_cache_bytes, (unsigned long long)available);
+}
+
 static ridge_status open_cache(engine *e, ridge_error *err) {
     const engine_params *p = &e->params;
     dev_kv_layout *l = &e->kv_layout;
+    RIDGE_TRY(check_cache_memory(p, err));
     *l = (dev_kv_layout){.n_groups = e->model->n_groups,
                          .block_size = p->block_size,
                          .type = p->precise ? DEV_KV_F32 : DEV_KV_F16};
