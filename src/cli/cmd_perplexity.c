@@ -39,8 +39,7 @@ static ridge_status run_window(engine *e, tally *t, ridge_error *err) {
     engine_request r = engine_request_default();
     r.prompt = t->ids;
     r.n_prompt = t->ctx;
-    r.max_tokens = 1;
-    r.ignore_eos = true;
+    r.prompt_only = true; /* a window may fill the context */
     r.prompt_logits = true;
     uint64_t id;
     RIDGE_TRY(engine_submit(e, &r, &id, err));
@@ -53,12 +52,12 @@ static ridge_status run_window(engine *e, tally *t, ridge_error *err) {
     return RIDGE_OK;
 }
 
-static ridge_status run_windows(engine *e, tally *t, int32_t *ids, size_t n_windows,
+static ridge_status run_windows(engine *e, tally *t, int32_t *ids, size_t n_windows, bool bos,
                                 ridge_error *err) {
     const tokenizer *tok = engine_tokenizer(e);
     for (size_t w = 0; w < n_windows; w++) {
         int32_t *window = ids + w * t->ctx;
-        if (tokenizer_adds_bos(tok)) window[0] = tokenizer_bos(tok);
+        if (bos && tokenizer_adds_bos(tok)) window[0] = tokenizer_bos(tok);
         t->ids = window;
         RIDGE_TRY(run_window(e, t, err));
         log_progress(cli_log(), "perplexity", (double)(w + 1) / (double)n_windows);
@@ -120,7 +119,7 @@ int cmd_perplexity(int argc, char **argv) {
     if (status == RIDGE_OK) {
         t.n_vocab = engine_n_vocab(e);
         engine_on_logits(e, tally_row, &t);
-        status = run_windows(e, &t, ids, n_ids / ctx, &err);
+        status = run_windows(e, &t, ids, n_ids / ctx, bos, &err);
     }
     if (status == RIDGE_OK) print_result(&t, n_ids, json);
     mem_free(ids);

@@ -89,8 +89,7 @@ static ridge_status score_ids(engine *e, const score_args *a, const int32_t *ids
     engine_request r = engine_request_default();
     r.prompt = ids;
     r.n_prompt = n_ids;
-    r.max_tokens = 1;
-    r.ignore_eos = true;
+    r.prompt_only = true; /* a text may fill the context */
     r.prompt_logits = true;
     uint64_t id;
     engine_on_logits(e, score_row, &s);
