@@ -95,24 +95,47 @@ static uint64_t read_number(const char *path) {
     return n == 1 ? value : UINT64_MAX;
 }
 
-static uint64_t cgroup_left(const char *limit_path, const char *usage_path) {
-    uint64_t limit = read_number(limit_path), usage = read_number(usage_path);
+/* File pages that the kernel gives back before it lets the cgroup run out: a model read once would
+ * otherwise count as memory in use. */
+static uint64_t cgroup_file_pages(const char *stat_path) {
+    char line[256];
+    unsigned long long bytes;
+    uint64_t sum = 0;
+    FILE *f = fopen(stat_path, "re");
+    if (f == NULL) return 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "inactive_file %llu", &bytes) == 1 ||
+            sscanf(line, "active_file %llu", &bytes) == 1)
+            sum += bytes;
+    fclose(f);
+    return sum;
+}
+
+/* What the cgroup in folder `dir` leaves; UINT64_MAX when it has no limit. */
+static uint64_t cgroup_left(const char *dir, const char *limit_name, const char *usage_name) {
+    char path[640];
+    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
+    uint64_t limit = read_number(path);
+    snprintf(path, sizeof path, "%s/%s", dir, usage_name);
+    uint64_t usage = read_number(path);
     if (limit == UINT64_MAX || usage == UINT64_MAX) return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    uint64_t reclaimable = cgroup_file_pages(path);
+    usage -= reclaimable < usage ? reclaimable : usage;
     return limit > usage ? limit - usage : 0;
 }
 
 /* The cgroup v2 directory of this process, as the unified hierarchy shows it. */
 static uint64_t cgroup_v2_left(void) {
-    char line[512], path[640], usage[640];
-    uint64_t left = cgroup_left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+    char line[512], dir[544];
+    uint64_t left = cgroup_left("/sys/fs/cgroup", "memory.max", "memory.current");
     FILE *f = fopen("/proc/self/cgroup", "re");
     if (f == NULL) return left;
     while (fgets(line, sizeof line, f) != NULL) {
         if (strncmp(line, "0::", 3) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
-        snprintf(usage, sizeof usage, "/sys/fs/cgroup%s/memory.current", line + 3);
-        uint64_t own = cgroup_left(path, usage);
+        snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
+        uint64_t own = cgroup_left(dir, "memory.max", "memory.current");
         if (own < left) left = own;
     }
     fclose(f);
@@ -130,8 +153,8 @@ uint64_t mem_available_bytes(void) {
         fclose(f);
     }
     uint64_t v2 = cgroup_v2_left();
-    uint64_t v1 = cgroup_left("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                              "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    uint64_t v1 =
+        cgroup_left("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
     if (v2 < available) available = v2;
     if (v1 < available) available = v1;
     return available == UINT64_MAX ? 0 : available;
