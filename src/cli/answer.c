@@ -71,6 +71,7 @@ ridge_status answer_run(engine *e, const int32_t *prompt, size_t n_prompt, const
     size_t n;
     while (engine_step(e, &events, &n)) {
         for (size_t i = 0; i < n; i++) {
+            if (events[i].id != id) continue; /* the end of an answer that failed here */
             ridge_status status = take_event(out, &events[i], stream, err);
             if (status != RIDGE_OK && events[i].finish == ENGINE_RUNNING) engine_cancel(e, id);
             if (status != RIDGE_OK) return status;

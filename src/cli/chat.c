@@ -105,6 +105,7 @@ static void chat_turn(chat *c, const char *line) {
         fflush(stdout);
         status = push_message(c->messages, "assistant", a.text.data != NULL ? a.text.data : "",
                               a.text.len);
+        if (status != RIDGE_OK) status = RIDGE_FAIL(&err, status, "the answer cannot be kept");
         if (a.finish == ENGINE_LENGTH && c->options->max_tokens == 0)
             fprintf(stderr, "the context is full; /reset starts a new conversation\n");
         if (c->terminal) answer_print_timing(c->engine, &a);
