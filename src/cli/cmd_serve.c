@@ -84,10 +84,12 @@ static ridge_status check(serve_args *a, ridge_error *err) {
     if (a->port > 65535)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--port %llu: the highest is 65535",
                           (unsigned long long)a->port);
-    if (a->max_body == 0 || a->workers == 0 || a->workers > 64 || a->max_connections == 0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--max-body-bytes, --max-connections and --workers (at most 64) must be "
-                          "positive");
+    if (a->max_body == 0 || a->workers == 0 || a->workers > 64 || a->max_connections == 0 ||
+        a->max_waiting == 0)
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "--max-body-bytes, --max-connections, --max-waiting and --workers (at most 64) "
+            "must be positive");
     const double times[] = {a->server.head_timeout_s,    a->server.body_timeout_s,
                             a->server.idle_timeout_s,    a->server.write_timeout_s,
                             a->server.request_timeout_s, a->server.shutdown_timeout_s};
