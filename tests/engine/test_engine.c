@@ -299,6 +299,14 @@ static void test_stop_strings_and_ids(void **state) {
     assert_memory_equal(o.text, whole.text, o.n_text);
 }
 
+static void count_row(void *context, uint64_t id, uint32_t position, const float *logits) {
+    uint32_t *n = context;
+    (void)id;
+    (void)logits;
+    assert_int_equal(position, *n);
+    ++*n;
+}
+
 static void test_a_full_context_ends_by_length(void **state) {
     (void)state;
     static int32_t prompt[TINY_N_CONTEXT];
@@ -315,10 +323,14 @@ static void test_a_full_context_ends_by_length(void **state) {
     uint64_t id;
     assert_int_equal(engine_submit(llama, &q, &id, &err), RIDGE_EINVAL);
     assert_non_null(strstr(err.text, "128 tokens, too many for a context of 128"));
-    q.prompt_only = true;
+    uint32_t n_rows = 0;
+    q.prompt_only = q.prompt_logits = true; /* as score and perplexity ask */
+    engine_on_logits(llama, count_row, &n_rows);
     o = answer(&q);
+    engine_on_logits(llama, NULL, NULL);
     assert_int_equal(o.finish, ENGINE_LENGTH);
     assert_int_equal(o.n_ids, 0);
+    assert_int_equal(n_rows, TINY_N_CONTEXT);
 }
 
 static void test_bad_requests_are_refused(void **state) {
