@@ -55,7 +55,7 @@ static ridge_status error_fill(ridge_error *err, ridge_status code, const char *
 ridge_status error_set(ridge_error *err, ridge_status code, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    error_fill(err, code, NULL, format, args);
+    error_fill(err, code, code == RIDGE_ENOMEM ? ridge_status_text(code) : NULL, format, args);
     va_end(args);
     return code;
 }

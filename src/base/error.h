@@ -14,7 +14,7 @@
 #define RIDGE_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
 
 /* Sets *err (unless set) and returns code, so that a failing function says and returns in one line.
- */
+ * With RIDGE_ENOMEM the text is what memory was wanted for; ": out of memory" is appended. */
 #define RIDGE_FAIL(err, code, ...) error_set(err, code, __VA_ARGS__)
 
 ridge_status error_set(ridge_error *err, ridge_status code, const char *format, ...)

@@ -54,7 +54,7 @@ static ridge_status parse(chat_template *t, ridge_error *err) {
     t->loop_name = jsym_intern(t, "loop", 4);
     if (!t->mem.failed) t->body = parse_template(&p);
     if (p.status != RIDGE_OK) return p.status;
-    if (t->mem.failed) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: no memory to parse it", t->name);
+    if (t->mem.failed) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: parsing it", t->name);
     return RIDGE_OK;
 }
 
@@ -66,7 +66,7 @@ ridge_status template_parse(chat_template **out, const char *source, size_t n, c
     if (!utf8_valid(source, n))
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: the template is not valid UTF-8", name);
     chat_template *t = mem_zalloc(1, sizeof *t);
-    if (t == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: no memory to parse it", name);
+    if (t == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: parsing it", name);
     t->mem.a.limit_bytes = MAX_PARSED_BYTES;
     char *copy = jm_alloc(&t->mem, strlen(name) + 1, 1);
     ridge_status status = RIDGE_ENOMEM;
@@ -76,7 +76,7 @@ ridge_status template_parse(chat_template **out, const char *source, size_t n, c
         if (copy_source(t, source, n)) status = parse(t, err);
     }
     if (copy == NULL || t->source == NULL)
-        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: no memory to parse it", name);
+        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: parsing it", name);
     if (status == RIDGE_OK)
         *out = t;
     else
@@ -115,7 +115,7 @@ ridge_status template_render(const chat_template *t, json_t *variables, int64_t 
     if (!jx_failed(&x)) jinja_exec(&x, jenv_new(&x, x.root), t->body);
     if (!jx_failed(&x)) buf_append(out, text.data != NULL ? text.data : "", text.len);
     if (x.status == RIDGE_OK && out->failed)
-        x.status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: no memory for the text", t->name);
+        x.status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: rendering it", t->name);
     buf_free(&text);
     arena_free(&x.mem.a);
     return x.status;
