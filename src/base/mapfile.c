@@ -19,7 +19,8 @@ static ridge_status open_error(ridge_error *err, const char *path) {
 
 ridge_status mapfile_open(mapfile *out, const char *path, ridge_error *err) {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a FIFO that nobody writes would wait for ever before it is refused. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return open_error(err, path);
     ridge_status status = RIDGE_OK;
     mapfile m = {0};

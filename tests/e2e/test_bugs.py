@@ -27,6 +27,11 @@ def limited(command, seconds=1.0, peak_bytes=100 << 20):
     return text
 
 
+def test_a_fifo_is_no_model(ridge, tmp_path):
+    os.mkfifo(tmp_path / "model.gguf")
+    assert "not a regular file" in limited([ridge.path, "inspect", tmp_path / "model.gguf"])
+
+
 def test_out_of_memory_is_named(ridge, model):
     """The cache is refused by the system, not by our own arithmetic: an address space of 400 MB."""
     path = model(MODEL)
