@@ -25,11 +25,13 @@ static ridge_status load_types(vocab *v, const gguf *g, ridge_error *err) {
     int64_t *types = mem_zalloc(n, sizeof *types);
     if (types == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, KEY("token_type"));
     ridge_status status = RIDGE_OK;
-    if (n < v->n || !gguf_array_i64(g, KEY("token_type"), types, n))
-        status = RIDGE_FAIL(err, RIDGE_EFORMAT,
-                            KEY("token_type") ": expected %zu integers, found %zu of another type "
-                                              "or too few",
-                            v->n, n);
+    bool is_int = type == GGUF_I32 || type == GGUF_U32; /* the same rule as inspect's */
+    if (n < v->n || !is_int || !gguf_array_i64(g, KEY("token_type"), types, n))
+        status = RIDGE_FAIL(
+            err, RIDGE_EFORMAT,
+            KEY("token_type") ": expected %zu 32-bit integers, found %zu of another type "
+                              "or too few",
+            v->n, n);
     for (size_t i = 0; i < v->n && status == RIDGE_OK; i++)
         v->tokens[i].type =
             (uint8_t)(types[i] >= TOKEN_NORMAL && types[i] <= TOKEN_BYTE ? types[i]

@@ -3,6 +3,7 @@ outcome: of the program and of a running server. What the unit tests prove alrea
 import os
 import resource
 import subprocess
+import sys
 import time
 
 MODEL = "smollm2-135m"
@@ -25,6 +26,20 @@ def limited(command, seconds=1.0, peak_bytes=100 << 20):
     assert usage.ru_maxrss * 1024 < peak_bytes
     assert text.startswith("ridge: ")
     return text
+
+
+def test_malformed_model_files(ridge, shared, tmp_path):
+    subprocess.run([sys.executable, shared / "cases" / "make_bad_files.py", tmp_path], check=True, capture_output=True)
+    files = sorted(tmp_path.glob("*.gguf")) + sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 50
+    for file in files:
+        for command in (["run", file, "hi"], ["tokenize", file, "--json"], ["inspect", file]):
+            limited([ridge.path, *command])
+
+
+def test_token_types_of_the_wrong_kind(ridge, shared, tmp_path):
+    subprocess.run([sys.executable, shared / "cases" / "make_bad_files.py", tmp_path], check=True, capture_output=True)
+    assert "token_type" in limited([ridge.path, "tokenize", tmp_path / "g40_token_type_u8.gguf"])
 
 
 def test_a_fifo_is_no_model(ridge, tmp_path):
