@@ -90,6 +90,9 @@ static ridge_status check(serve_args *a, ridge_error *err) {
             err, RIDGE_EINVAL,
             "--max-body-bytes, --max-connections, --max-waiting and --workers (at most 64) "
             "must be positive");
+    if (a->server.api_key != NULL && a->server.api_key[0] == '\0')
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--api-key is empty; leave it out to serve everybody without a key");
     const double times[] = {a->server.head_timeout_s,    a->server.body_timeout_s,
                             a->server.idle_timeout_s,    a->server.write_timeout_s,
                             a->server.request_timeout_s, a->server.shutdown_timeout_s};
@@ -118,7 +121,6 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
         a->server.model_id = a->name != NULL ? a->name : name;
         a->server.model_root = model;
         a->server.log = cli_log();
-        if (a->server.api_key != NULL && a->server.api_key[0] == '\0') a->server.api_key = NULL;
         a->server.stop_fd = signals_as_fd();
         raise_file_limit();
         if (name == NULL)
@@ -138,7 +140,8 @@ int cmd_serve(int argc, char **argv) {
         .engine = engine_args_default(), .server = server_params_default(), .max_waiting = 1024};
     server_params *s = &a.server;
     a.port = s->port;
-    s->api_key = getenv("RIDGE_API_KEY");
+    const char *key = getenv("RIDGE_API_KEY");
+    s->api_key = key != NULL && key[0] != '\0' ? key : NULL;
     a.max_connections = s->max_connections;
     a.max_body = s->max_body_bytes;
     a.max_pending = s->max_pending_bytes;

@@ -54,3 +54,10 @@ def test_out_of_memory_is_named(ridge, model):
                           capture_output=True, timeout=60, stdin=subprocess.DEVNULL,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)))
     assert done.returncode == 1 and b"out of memory" in done.stderr, done.stderr
+
+
+# ---- requests ----
+
+def test_an_empty_key_does_not_open_the_server(ridge, model):
+    """serve --api-key "$KEY" with KEY unset must not serve everybody."""
+    assert b"--api-key" in ridge("serve", model(MODEL), "--port", 0, "--api-key", "", status=1, timeout=60).stderr
