@@ -10,8 +10,10 @@ bool api_check_model(const json_t *root, const api_names *names, api_error *e) {
     const char *name = NULL;
     size_t n = 0;
     if (!field_string(root, "model", &name, &n, e)) return false;
-    if (name == NULL || strcmp(name, names->model_id) == 0 || strcmp(name, names->model_root) == 0)
-        return true;
+    if (name == NULL) return true;
+    if (strlen(name) != n)
+        return api_fail(e, 404, "model", "'model' holds the character U+0000: no model has that");
+    if (strcmp(name, names->model_id) == 0 || strcmp(name, names->model_root) == 0) return true;
     return api_fail(e, 404, "model", "The model `%.200s` does not exist; this server has `%.200s`.",
                     name, names->model_id);
 }

@@ -11,6 +11,10 @@ HELLO = [{"role": "user", "content": "Hi"}]
 SHORT = {"prompt": "The quick brown", "max_tokens": 3, "temperature": 0}
 
 
+def error_of(server, path, body, status=400):
+    return server.json(path, body, status=status)["error"]
+
+
 # ---- model files (082-086) ----
 
 def limited(command, seconds=1.0, peak_bytes=100 << 20):
@@ -61,3 +65,9 @@ def test_out_of_memory_is_named(ridge, model):
 def test_an_empty_key_does_not_open_the_server(ridge, model):
     """serve --api-key "$KEY" with KEY unset must not serve everybody."""
     assert b"--api-key" in ridge("serve", model(MODEL), "--port", 0, "--api-key", "", status=1, timeout=60).stderr
+
+
+def test_089_model_names(server):
+    for name in ("../../x", "a\0b", MODEL + "\0x", "nope", ""):
+        message = error_of(server, "/v1/completions", {**SHORT, "model": name}, status=404)["message"]
+        assert "/models" not in message and ".gguf" not in message
