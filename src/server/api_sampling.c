@@ -108,7 +108,7 @@ static bool read_draws(api_request *r, api_error *e) {
     int64_t top_k = 0, seed = -1, priority = 0;
     *s = sampler_params_default();
     s->temperature = 1.0f;
-    if (!field_float(o, "temperature", 0, 1e6, &s->temperature, e) ||
+    if (!field_float(o, "temperature", 0, 100, &s->temperature, e) ||
         !field_float(o, "top_p", 0, 1, &s->top_p, e) ||
         !field_float(o, "min_p", 0, 1, &s->min_p, e) ||
         !field_float(o, "repetition_penalty", 1e-3, 1e3, &s->repetition_penalty, e) ||

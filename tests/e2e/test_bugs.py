@@ -71,3 +71,7 @@ def test_089_model_names(server):
     for name in ("../../x", "a\0b", MODEL + "\0x", "nope", ""):
         message = error_of(server, "/v1/completions", {**SHORT, "model": name}, status=404)["message"]
         assert "/models" not in message and ".gguf" not in message
+
+
+def test_temperature_names_one_range(server):
+    assert "between 0 and 100" in error_of(server, "/v1/completions", {**SHORT, "temperature": 1e7})["message"]
