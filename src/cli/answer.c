@@ -3,15 +3,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/machine.h"
-
-#define TEMPLATE_LIMIT ((size_t)4 << 20)
+#include "cli/template_file.h"
 
 answer_options answer_options_default(void) {
     return (answer_options){.top_p = 1, .repetition_penalty = 1};
@@ -126,29 +123,15 @@ void answer_print_timing(engine *e, const answer *a) {
 }
 
 ridge_status answer_template(engine *e, const char *chosen, chat_template **out, ridge_error *err) {
-    struct stat st;
-    const char *source = chosen != NULL ? template_builtin(chosen) : engine_chat_template(e);
-    if (source != NULL)
-        return template_parse(out, source, strlen(source),
-                              chosen != NULL ? chosen : "chat template", err);
-    if (chosen == NULL)
+    if (chosen != NULL) return template_file_open(out, "--chat-template", chosen, err);
+    const char *source = engine_chat_template(e);
+    if (source == NULL)
         return RIDGE_FAIL(
             err, RIDGE_EINVAL,
             "the model has no chat template: choose one with --chat-template FILE or NAME "
             "(%s), or use --raw",
             template_builtin_names());
-    if (stat(chosen, &st) != 0)
-        return RIDGE_FAIL(err, RIDGE_ENOTFOUND,
-                          "--chat-template: '%s' is neither a file nor one of %s", chosen,
-                          template_builtin_names());
-    char *text = NULL;
-    size_t n = 0;
-    RIDGE_TRY(file_read(&text, &n, chosen, TEMPLATE_LIMIT, err));
-    ridge_status status =
-        n == 0 ? RIDGE_FAIL(err, RIDGE_EINVAL, "--chat-template: '%s' is empty", chosen)
-               : template_parse(out, text, n, chosen, err);
-    mem_free(text);
-    return status;
+    return template_parse(out, source, strlen(source), "chat template", err);
 }
 
 static json_t *token_text(const tokenizer *t, int32_t id) {

@@ -9,10 +9,10 @@
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/template_file.h"
 #include "format/gguf.h"
 #include "text/template.h"
 
-#define MAX_TEMPLATE_BYTES (16u << 20)
 #define MAX_INPUT_BYTES ((size_t)256 << 20)
 
 typedef struct {
@@ -64,18 +64,6 @@ static ridge_status open_model(renderer *r, const char *model, bool with_templat
     }
     gguf_close(g);
     mem_free(path);
-    return status;
-}
-
-/* A built-in template's name, or a file. */
-static ridge_status open_template(renderer *r, const char *name, ridge_error *err) {
-    const char *builtin = template_builtin(name);
-    if (builtin != NULL) return template_parse(&r->tmpl, builtin, strlen(builtin), name, err);
-    char *source;
-    size_t n;
-    RIDGE_TRY(file_read(&source, &n, name, MAX_TEMPLATE_BYTES, err));
-    ridge_status status = template_parse(&r->tmpl, source, n, name, err);
-    mem_free(source);
     return status;
 }
 
@@ -206,7 +194,7 @@ int cmd_render(int argc, char **argv) {
     ridge_status opened = RIDGE_OK;
     if (n_args == 1) opened = open_model(&r, argv[0], template_name == NULL, &err);
     if (opened == RIDGE_OK && template_name != NULL)
-        opened = open_template(&r, template_name, &err);
+        opened = template_file_open(&r.tmpl, "--template", template_name, &err);
     if (opened != RIDGE_OK)
         status = cli_fail(&err);
     else

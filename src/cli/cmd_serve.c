@@ -8,12 +8,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/engine_args.h"
+#include "cli/template_file.h"
 #include "server/server.h"
 
-#define MAX_TEMPLATE_BYTES (1u << 20)
 #define USAGE "serve MODEL [--host H] [--port P] [--api-key KEY] [OPTION ...]"
 
 typedef struct {
@@ -22,25 +21,6 @@ typedef struct {
     uint64_t port, max_waiting, max_connections, max_body, max_pending, workers;
     const char *name, *chat_template;
 } serve_args;
-
-static ridge_status load_template(chat_template **out, const char *chosen, ridge_error *err) {
-    const char *builtin = template_builtin(chosen);
-    if (builtin != NULL) return template_parse(out, builtin, strlen(builtin), chosen, err);
-    char *text = NULL;
-    size_t n = 0;
-    ridge_status status = file_read(&text, &n, chosen, MAX_TEMPLATE_BYTES, err);
-    if (status == RIDGE_ENOTFOUND) {
-        error_reset(err);
-        status = RIDGE_FAIL(err, RIDGE_ENOTFOUND,
-                            "--chat-template: '%s' is neither a file nor one of %s", chosen,
-                            template_builtin_names());
-    }
-    if (status == RIDGE_OK && n == 0)
-        status = RIDGE_FAIL(err, RIDGE_EINVAL, "--chat-template: '%s' is empty", chosen);
-    if (status == RIDGE_OK) status = template_parse(out, text, n, chosen, err);
-    mem_free(text);
-    return status;
-}
 
 /* Thousands of clients are expected; the usual soft limit is 1024. */
 static void raise_file_limit(void) {
@@ -115,7 +95,7 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     ridge_status status = check(a, err);
     if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
     if (status == RIDGE_OK && a->chat_template != NULL)
-        status = load_template(&template, a->chat_template, err);
+        status = template_file_open(&template, "--chat-template", a->chat_template, err);
     if (status == RIDGE_OK) {
         name = cli_model_name(model);
         a->server.model_id = a->name != NULL ? a->name : name;

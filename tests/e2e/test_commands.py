@@ -97,6 +97,19 @@ def test_bad_chat_templates(ridge, model, tmp_path):
     assert b"nowhere" in ridge("run", path, "hi", "--chat-template", "nowhere", status=1).stderr
 
 
+def test_a_template_file_is_read_alike_everywhere(ridge, model, tmp_path):
+    """The same limit, the same words: whoever takes a template's file."""
+    path, huge, empty = model("smollm2-135m"), tmp_path / "huge.jinja", tmp_path / "empty.jinja"
+    huge.write_text("{#" + "x" * (5 << 20) + "#}")
+    empty.write_text("")
+    for file, said in ((huge, b"4194304 bytes"), (empty, b"is empty"), ("nowhere", b"neither a file nor one of")):
+        for command in (["run", path, "hi", "--chat-template"], ["serve", path, "--port", 0, "--chat-template"],
+                        ["render", "--template"]):
+            assert said in ridge(*command, file, stdin="{}", status=1).stderr, (command, file)
+    huge.write_text("{#" + "x" * (3 << 20) + "#}ok")
+    assert ridge.text("render", "--template", huge, stdin="{}") == "ok"
+
+
 def test_closed_pipe(ridge, model):
     """The reader goes away: the program ends soon, by itself or by SIGPIPE."""
     process = subprocess.Popen([ridge.path, "run", model("smollm2-135m"), "--raw", "--ignore-eos", "--max-tokens", "4000",
