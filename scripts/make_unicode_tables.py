@@ -13,7 +13,8 @@ from tokenizers import Regex, pre_tokenizers
 
 # name of the flag in pretokenize.h's enum, and the class it stands for; the order is that of the bits
 CLASSES = [("LETTER", r"\p{L}"), ("NUMBER", r"\p{N}"), ("PUNCT", r"\p{P}"), ("SYMBOL", r"\p{S}"), ("MARK", r"\p{M}"),
-           ("SPACE", r"\s"), ("UPPER", r"[\p{Lu}\p{Lt}]"), ("LOWER", r"\p{Ll}")]
+           ("SPACE", r"\s"), ("UPPER", r"[\p{Lu}\p{Lt}]"), ("LOWER", r"\p{Ll}"), ("DIGIT", r"\d"), ("HAN", r"\p{Han}"),
+           ("WORD", r"\w")]
 NFC_UNSAFE = 1 << len(CLASSES)  # may change under NFC, alone or after another character
 BLOCK = 256
 
@@ -64,10 +65,10 @@ def main():
         index.append(blocks.setdefault(tuple(flags[begin:begin + BLOCK]), len(blocks)))
     print("/* Made by scripts/make_unicode_tables.py; do not edit. */")
     print("// clang-format off")
-    print(f"static const uint8_t unicode_block[{len(index)}] = {{")
+    print(f"const uint8_t unicode_block[{len(index)}] = {{")
     print("\n".join(rows(index)))
     print("};")
-    print(f"static const uint16_t unicode_flags[{len(blocks)}][{BLOCK}] = {{")
+    print(f"const uint16_t unicode_flags[{len(blocks)}][{BLOCK}] = {{")
     for block in blocks:
         print("{")
         print("\n".join(rows(block)))

@@ -22,13 +22,17 @@ enum {
     CLASS_SPACE = 32,
     CLASS_UPPER = 64, /* Lu and Lt */
     CLASS_LOWER = 128,
-    CLASS_NFC_UNSAFE = 256, /* may change under NFC, alone or after what stands before it */
-    CLASS_END = 512         /* past the end of the text */
+    CLASS_DIGIT = 256, /* \d: decimal digits; numbers are more */
+    CLASS_HAN = 512,
+    CLASS_WORD = 1024,       /* \w: what \b sees a border of */
+    CLASS_NFC_UNSAFE = 2048, /* may change under NFC, alone or after what stands before it */
+    CLASS_END = 4096         /* past the end of the text */
 };
 
 typedef struct cut_stage cut_stage;
 /* Where the piece that begins at i < n ends; i < result <= n. */
 typedef size_t (*cut_fn)(const cut_stage *stage, const char *s, size_t n, size_t i);
+typedef size_t (*match_fn)(const char *s, size_t n, size_t i); /* the end of a match at i, or 0 */
 
 typedef struct {
     uint32_t first, last;
@@ -39,6 +43,7 @@ typedef enum { LEAD_NONE, LEAD_BLANK, LEAD_SPACE } cut_lead; /* nothing, " ?", "
 /* One stage: the scanner and what it scans for; each scanner reads its own fields. */
 struct cut_stage {
     cut_fn cut;
+    match_fn match; /* cut_matches */
     /* cut_runs: characters of a set, `min` to `max` (0: any number) at once */
     const char *ascii;        /* these, */
     const code_range *ranges; /* these (ended by {0, 0}), */
@@ -46,9 +51,11 @@ struct cut_stage {
     bool negated;
     cut_lead lead;
     uint8_t min, max; /* cut_words, cut_cased: max digits in a piece */
-    /* cut_words, cut_cased */
+    /* cut_words, cut_cased, cut_phrases */
     bool contractions;
-    const char *tail; /* characters taken along after symbols */
+    const char *tail; /* characters taken along after symbols; cut_deepseek3 too */
+    bool one_tail;    /* at most one of them */
+    bool han_apart;   /* cut_cased: Han characters stand apart from the other letters */
 };
 
 #define PRETOKENIZER_MAX_STAGES 6

@@ -302,7 +302,7 @@ static ridge_status load_specials(tokenizer *t, const gguf *g, ridge_error *err)
     RIDGE_TRY(load_id(t, g, KEY("unknown_token_id"), &t->unknown, err));
     gguf_get_bool(g, KEY("add_bos_token"), &t->adds_bos);
     gguf_get_bool(g, KEY("add_eos_token"), &t->adds_eos);
-    if (t->family == KIND_GEMMA4) t->adds_bos = true; /* its files say otherwise and are wrong */
+    if (t->always_bos) t->adds_bos = true;
     t->adds_bos = t->adds_bos && t->bos != NO_TOKEN;
     t->adds_eos = t->adds_eos && t->eos != NO_TOKEN;
     mark_strips(t, g);
@@ -320,7 +320,7 @@ static ridge_status choose_family(tokenizer *t, const gguf *g, ridge_error *err)
     else if (is_string(model, "llama"))
         t->family = KIND_SPM;
     else if (is_string(model, "gemma4"))
-        t->family = KIND_GEMMA4;
+        t->family = KIND_GEMMA4, t->always_bos = true;
     else
         return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
                           KEY("model") ": tokenizer '%.*s'; supported: gpt2, llama, gemma4",
@@ -331,8 +331,10 @@ static ridge_status choose_family(tokenizer *t, const gguf *g, ridge_error *err)
 static void choose_pretokenizer(tokenizer *t, const gguf *g, const log_sink *log) {
     gguf_string name = {"", 0};
     bool named = gguf_get_string(g, KEY("pre"), &name);
-    if (named && is_string(name, "gemma4")) {
+    bool sarvam = named && is_string(name, "sarvam-moe");
+    if (sarvam || is_string(name, "gemma4") || is_string(name, "granite-embed-multi-311m")) {
         t->family = KIND_GEMMA4;
+        t->always_bos = !sarvam;
         return;
     }
     t->pre = pretokenizer_find(name.data, name.len);

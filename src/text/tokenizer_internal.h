@@ -95,6 +95,7 @@ struct tokenizer {
     special_trie specials;
     const pretokenizer *pre; /* BPE */
     bool nfc, ignore_merges, space_prefix, adds_bos, adds_eos;
+    bool always_bos; /* whatever the file says: gemma4's say otherwise and are wrong */
     int32_t bos, eos, unknown;
     bool *eog; /* [vocab.n] */
 };

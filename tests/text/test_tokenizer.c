@@ -259,6 +259,19 @@ static void test_pretokenizers(void **state) {
     json_decref(j);
 }
 
+static const struct {
+    const char *name;
+    bool ignore_merges, adds_bos;
+} rare[] = {{"kimi-k2", false, false},    {"chameleon", false, true},
+            {"tiny_aya", false, false},   {"cohere2moe", false, false},
+            {"superbpe", false, false},   {"afmoe", false, false},
+            {"jais-2", false, false},     {"youtu", true, false},
+            {"exaone-moe", false, false}, {"laguna", false, false},
+            {"spark2_5", false, false},   {"glm5", false, false},
+            {"minicpm5", true, false},    {"granite-embed-multi-97m", true, false},
+            {"tekken", true, true},       {"llama-bpe", true, true},
+            {"gpt-4o", false, false},     {"deepseek-v3", false, false}};
+
 static void test_pretokenizer_names(void **state) {
     (void)state;
     static const char *const known[] = {
@@ -266,6 +279,12 @@ static void test_pretokenizer_names(void **state) {
         "falcon", "starcoder", "command-r", "mpt",    "default", "refact",       "llama3"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         assert_non_null(pretokenizer_find(known[i], strlen(known[i])));
+    for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
+        const pretokenizer *p = pretokenizer_find(rare[i].name, strlen(rare[i].name));
+        if (p == NULL) fail_msg("%s is unknown", rare[i].name);
+        assert_int_equal(p->ignore_merges, rare[i].ignore_merges);
+        assert_int_equal(p->adds_bos, rare[i].adds_bos);
+    }
     assert_null(pretokenizer_find("", 0));
     assert_null(pretokenizer_find("gpt", 3));
     assert_null(pretokenizer_find("gpt-2 phi-2", 11));
@@ -504,8 +523,50 @@ static void test_cost_is_linear(void **state) {
     }
 }
 
+static bool count_piece(void *context, const char *s, size_t n) {
+    (void)s;
+    *(size_t *)context += n;
+    return true;
+}
+
+static double seconds_of_cutting(const pretokenizer *p, const char *s, size_t n) {
+    double best = 1e9;
+    for (int k = 0; k < 3; k++) {
+        size_t sum = 0;
+        clock_t start = clock();
+        assert_true(pretokenize(p, s, n, count_piece, &sum));
+        double took = (double)(clock() - start) / CLOCKS_PER_SEC;
+        assert_int_equal(sum, n);
+        if (took < best) best = took;
+    }
+    return best;
+}
+
+/* The patterns that look ahead over a run of digits or spaces read it a bounded number of times. */
+static void test_rare_patterns_are_linear(void **state) {
+    (void)state;
+    static const char *const units[] = {
+        "1",          " ",      "\n", "a ",     "1a",      "12 ", "<sentinel:", "12\n",
+        "IMGIMGAAAA", "\u0661", "!",  "\u4e16", "a\u0301", " \n", "\u00bd1",    "\xFE"};
+    enum { N = 240000 };
+    char *s = mem_alloc(2 * N);
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        size_t width = strlen(units[u]);
+        for (size_t i = 0; i < 2 * N; i++) s[i] = units[u][i % width];
+        for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
+            const pretokenizer *p = pretokenizer_find(rare[i].name, strlen(rare[i].name));
+            double one = seconds_of_cutting(p, s, N), two = seconds_of_cutting(p, s, 2 * N);
+            if (two > 3 * one + 0.02)
+                fail_msg("%s, '%s': %.3f s, twice as much %.3f s", rare[i].name, units[u], one,
+                         two);
+        }
+    }
+    mem_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rare_patterns_are_linear),
         cmocka_unit_test(test_golden_smollm2),
         cmocka_unit_test(test_golden_qwen2),
         cmocka_unit_test(test_golden_gemma3),
