@@ -57,22 +57,35 @@ static bool read_prompts(api_request *r, int32_t n_vocab, api_error *e) {
 }
 
 /* A prompt needs room for one token of its answer, unless none is asked for. */
-static bool check_length(const api_prompt *p, const api_request *r, uint32_t limit,
-                         const char *param, api_error *e) {
-    if (p->n_ids == 0) return api_fail(e, 400, param, "the prompt is empty: it has no tokens");
-    if (p->n_ids < limit + (r->engine.prompt_only ? 1 : 0)) return true;
-    return api_fail(e, 400, param,
-                    "This model's maximum context length is %u tokens. However, your request has "
-                    "%zu input tokens%s. Please reduce the length of the input.",
-                    limit, p->n_ids, r->engine.prompt_only ? "" : " and needs room for an answer");
+static bool fits(const api_request *r, size_t n_ids, uint32_t limit) {
+    return n_ids < (size_t)limit + (r->engine.prompt_only ? 1 : 0);
 }
 
-static bool encode_prompt(api_prompt *p, const char *text, size_t n, bool add_special,
+static bool fail_length(const api_request *r, size_t n_ids, bool at_least, uint32_t limit,
+                        const char *param, api_error *e) {
+    return api_fail(e, 400, param,
+                    "This model's maximum context length is %u tokens. However, your request has "
+                    "%s%zu input tokens%s. Please reduce the length of the input.",
+                    limit, at_least ? "at least " : "", n_ids,
+                    r->engine.prompt_only ? "" : " and needs room for an answer");
+}
+
+/* What cannot fit is refused by its bytes: megabytes of text take seconds to encode. */
+static bool encode_prompt(const api_request *r, api_prompt *p, const char *text, size_t n,
                           const server_backend *b, const char *param, api_error *e) {
     ridge_error err = {0};
-    if (b->encode(b->self, text, n, add_special, &p->ids, &p->n_ids, &err) != RIDGE_OK)
+    uint32_t limit = b->info(b->self).max_model_len;
+    size_t least = b->min_tokens(b->self, text, n);
+    if (!fits(r, least, limit)) return fail_length(r, least, true, limit, param, e);
+    if (b->encode(b->self, text, n, r->add_special, &p->ids, &p->n_ids, &err) != RIDGE_OK)
         return api_fail_from(e, param, &err);
     return true;
+}
+
+static bool check_length(const api_request *r, const api_prompt *p, uint32_t limit,
+                         const char *param, api_error *e) {
+    if (p->n_ids == 0) return api_fail(e, 400, param, "the prompt is empty: it has no tokens");
+    return fits(r, p->n_ids, limit) || fail_length(r, p->n_ids, false, limit, param, e);
 }
 
 /* What `echo` shows and text offsets count from, for a prompt that came as ids. */
@@ -89,8 +102,8 @@ static bool read_chat(api_request *r, const server_backend *b, api_error *e) {
     if (r->prompts == NULL) return api_fail(e, 503, "messages", "out of memory");
     r->n_prompts = 1;
     bool ok = api_chat_render(r->root, b, &text, e) &&
-              encode_prompt(r->prompts, text.data != NULL ? text.data : "", text.len,
-                            r->add_special, b, "messages", e);
+              encode_prompt(r, r->prompts, text.data != NULL ? text.data : "", text.len, b,
+                            "messages", e);
     buf_free(&text);
     return ok;
 }
@@ -107,9 +120,8 @@ bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
     if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, info.n_vocab, e)) return false;
     for (size_t i = 0; i < r->n_prompts; i++) {
         api_prompt *p = &r->prompts[i];
-        if (p->text != NULL && !encode_prompt(p, p->text, p->n_text, r->add_special, b, param, e))
-            return false;
-        if (!check_length(p, r, info.max_model_len, param, e)) return false;
+        if (p->text != NULL && !encode_prompt(r, p, p->text, p->n_text, b, param, e)) return false;
+        if (!check_length(r, p, info.max_model_len, param, e)) return false;
         bool counted = kind == API_COMPLETIONS && (r->echo || r->engine.sampling.n_logprobs >= 0);
         if (counted && p->text == NULL && !decode_prompt(p, b, e)) return false;
     }
@@ -124,4 +136,5 @@ void api_request_free(api_request *r) {
     mem_free(r->prompts);
     json_decref(r->root);
     arena_free(&r->memory);
+    *r = (api_request){0};
 }

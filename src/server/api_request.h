@@ -48,7 +48,7 @@ typedef struct {
 /* Fills *out (zeroed by the caller) or sets *e; api_request_free in both cases. */
 bool api_request_read(api_request *out, api_kind kind, const char *body, size_t n,
                       const server_backend *backend, const api_names *names, api_error *e);
-void api_request_free(api_request *r);
+void api_request_free(api_request *r); /* may be called again */
 
 /* 404 unless root's model is absent or one of the names. */
 bool api_check_model(const json_t *root, const api_names *names, api_error *e);

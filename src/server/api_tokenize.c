@@ -118,7 +118,8 @@ static void begin(conn *c, bool detok) {
         conn_fail(c, &e);
         return;
     }
-    t->job = (pool_job){.work = job_work, .done = job_done};
+    t->job =
+        (pool_job){.work = job_work, .done = job_done, .heavy = c->body.len > HEAVY_BODY_BYTES};
     t->server = c->server;
     t->server->n_works++;
     t->conn = c;

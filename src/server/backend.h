@@ -27,6 +27,8 @@ typedef struct {
     /* Control tokens in the text are parsed. *ids: mem_free. */
     ridge_status (*encode)(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
                            size_t *n_ids, ridge_error *err);
+    /* What encode gives at least, found at once. */
+    size_t (*min_tokens)(void *self, const char *text, size_t n);
     /* The chat template on variables (an object, which may be added to). */
     ridge_status (*render)(void *self, json_t *variables, buf *out, ridge_error *err);
     const char *(*token_bytes)(void *self, int32_t id, size_t *n); /* control tokens too */

@@ -43,6 +43,10 @@ static ridge_status encode(void *self, const char *text, size_t n, bool add_spec
     return tokenizer_encode(tokenizer_of(self), text, n, o, ids, n_ids, err);
 }
 
+static size_t min_tokens(void *self, const char *text, size_t n) {
+    return tokenizer_min_tokens(tokenizer_of(self), text, n);
+}
+
 static ridge_status get_template(backend_engine *b, const chat_template **out, ridge_error *err) {
     ridge_status status = RIDGE_OK;
     if (b->given != NULL) {
@@ -139,6 +143,7 @@ ridge_status backend_engine_create(backend_engine **out, server_backend *table,
         .state = get_state,
         .info = get_info,
         .encode = encode,
+        .min_tokens = min_tokens,
         .render = render,
         .token_bytes = token_bytes,
         .detokenize = detokenize,

@@ -302,8 +302,9 @@ static void submit(generation *g) {
 /* On a worker: touches only what nobody else looks at until job_done. */
 static void job_work(pool_job *job) {
     generation *g = (generation *)job;
-    api_request_read(&g->request, g->kind, g->body.len > 0 ? g->body.data : "", g->body.len,
-                     &g->server->backend, &g->server->names, &g->error);
+    if (!api_request_read(&g->request, g->kind, g->body.len > 0 ? g->body.data : "", g->body.len,
+                          &g->server->backend, &g->server->names, &g->error))
+        api_request_free(&g->request); /* here: a large one takes longer than the loop may wait */
 }
 
 static void job_done(pool_job *job) {
@@ -341,7 +342,8 @@ static void begin(conn *c, api_kind kind) {
         conn_fail(c, &e);
         return;
     }
-    g->job = (pool_job){.work = job_work, .done = job_done};
+    g->job =
+        (pool_job){.work = job_work, .done = job_done, .heavy = c->body.len > HEAVY_BODY_BYTES};
     g->server = c->server;
     g->server->n_works++;
     g->conn = c;

@@ -5,9 +5,10 @@
 
 #include "base/mem.h"
 
-/* jansson recurses once per level: what would nest deeper is refused before it is parsed. */
-static bool is_shallow(const char *text, size_t n) {
-    size_t depth = 0;
+/* jansson recurses once per level and allocates for each value: what is too much of either is
+ * refused before it is parsed. */
+static bool check_size(const char *text, size_t n, api_error *e) {
+    size_t depth = 0, values = 1;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
@@ -19,9 +20,14 @@ static bool is_shallow(const char *text, size_t n) {
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
-            if (++depth > JSON_MAX_DEPTH) return false;
+            if (++depth > JSON_MAX_DEPTH)
+                return api_fail(e, 400, NULL, "the JSON body is nested deeper than %d levels",
+                                JSON_MAX_DEPTH);
+            values++;
         } else if ((c == '}' || c == ']') && depth > 0) {
             depth--;
+        } else if (c == ',' && ++values > JSON_MAX_VALUES) {
+            return api_fail(e, 400, NULL, "the JSON body has more than %u values", JSON_MAX_VALUES);
         }
     }
     return true;
@@ -29,10 +35,7 @@ static bool is_shallow(const char *text, size_t n) {
 
 json_t *json_parse_object(const char *text, size_t n, api_error *e) {
     json_error_t why;
-    if (!is_shallow(text, n)) {
-        api_fail(e, 400, NULL, "the JSON body is nested deeper than %d levels", JSON_MAX_DEPTH);
-        return NULL;
-    }
+    if (!check_size(text, n, e)) return NULL;
     json_t *root = json_loadb(n > 0 ? text : "", n, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (root == NULL) {
         api_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d (byte %d): %s",

@@ -13,9 +13,10 @@
 #include "server/api_error.h"
 
 #define JSON_MAX_DEPTH 128
+#define JSON_MAX_VALUES (1u << 21) /* a parsed value takes up to 60 times its text */
 
 /* The body as an object (json_decref), or NULL with *e set: where the text is malformed, nested
- * too deeply, or no object. Of duplicate keys the last one counts. */
+ * too deeply, of too many values, or no object. Of duplicate keys the last one counts. */
 json_t *json_parse_object(const char *text, size_t n, api_error *e);
 
 /* The field, or NULL when absent or null. */

@@ -18,7 +18,9 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     job_list waiting, finished; /* under lock */
-    bool stopping;              /* under lock */
+    int n_heavy;                /* of those that run; under lock */
+    int max_heavy;
+    bool stopping; /* under lock */
     int fd;
     int n_threads;
     pthread_t threads[];
@@ -37,6 +39,19 @@ static pool_job *list_pop(job_list *l) {
     return job;
 }
 
+/* The first job that may begin now, or NULL. */
+static pool_job *take_next(pool *p) {
+    for (pool_job **at = &p->waiting.first; *at != NULL; at = &(*at)->next) {
+        pool_job *job = *at;
+        if (job->heavy && p->n_heavy >= p->max_heavy) continue;
+        *at = job->next;
+        if (*at == NULL) p->waiting.last = at;
+        p->n_heavy += job->heavy;
+        return job;
+    }
+    return NULL;
+}
+
 static void announce(pool *p) {
     ssize_t ignored = write(p->fd, &(uint64_t){1}, sizeof(uint64_t)); /* full: already readable */
     (void)ignored;
@@ -45,13 +60,17 @@ static void announce(pool *p) {
 static void *worker(void *context) {
     pool *p = context;
     pthread_mutex_lock(&p->lock);
-    for (;;) {
-        while (p->waiting.first == NULL && !p->stopping) pthread_cond_wait(&p->wake, &p->lock);
-        if (p->stopping) break;
-        pool_job *job = list_pop(&p->waiting);
+    while (!p->stopping) {
+        pool_job *job = take_next(p);
+        if (job == NULL) {
+            pthread_cond_wait(&p->wake, &p->lock);
+            continue;
+        }
+        bool heavy = job->heavy; /* the job is its owner's once it is finished */
         pthread_mutex_unlock(&p->lock);
         job->work(job);
         pthread_mutex_lock(&p->lock);
+        p->n_heavy -= heavy;
         list_push(&p->finished, job);
         announce(p);
     }
@@ -64,6 +83,7 @@ ridge_status pool_create(pool **out, int n_threads, ridge_error *err) {
     if (p == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "worker pool");
     p->waiting.last = &p->waiting.first;
     p->finished.last = &p->finished.first;
+    p->max_heavy = n_threads > 1 ? n_threads - 1 : 1;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

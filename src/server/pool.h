@@ -1,10 +1,13 @@
 /* server/pool: a few threads for what would hold up the event loop: parsing, rendering, tokenizing.
  *
  * A job's `work` runs on a worker; its `done` runs on the thread that calls pool_take, which is
- * the event loop whenever pool_fd is readable. Jobs start in the order of their submission.
+ * the event loop whenever pool_fd is readable. Jobs start in the order of their submission, but
+ * heavy ones never take the last worker (of several): what is small is not held up for long.
  */
 #ifndef RIDGE_SERVER_POOL_H
 #define RIDGE_SERVER_POOL_H
+
+#include <stdbool.h>
 
 #include "base/error.h"
 
@@ -14,6 +17,7 @@ typedef struct pool_job pool_job;
 struct pool_job { /* the first member of the owner's struct */
     void (*work)(pool_job *job);
     void (*done)(pool_job *job); /* owns the job from here on */
+    bool heavy;                  /* may take seconds */
     pool_job *next;              /* private */
 };
 

@@ -11,6 +11,8 @@
 #include "server/pool.h"
 #include "server/server.h"
 
+#define HEAVY_BODY_BYTES (256 * 1024) /* what parsing and tokenizing may need seconds for */
+
 typedef struct conn conn;
 
 struct server {

@@ -31,6 +31,8 @@ void tokenizer_close(tokenizer *t);
 ridge_status tokenizer_encode(const tokenizer *t, const char *text, size_t n,
                               tokenizer_options options, int32_t **ids, size_t *n_ids,
                               ridge_error *err) RIDGE_CHECKED;
+/* A number of ids that encoding the text gives at least, in a fraction of its time: for limits. */
+size_t tokenizer_min_tokens(const tokenizer *t, const char *text, size_t n);
 /* The bytes of one token as it appears inside a text; "" for an unknown id. Control tokens give
  * their text only when `special`. Borrowed. */
 const char *tokenizer_token_bytes(const tokenizer *t, int32_t id, bool special, size_t *n);

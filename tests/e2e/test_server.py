@@ -358,3 +358,26 @@ def test_template_errors_are_400(serve, model, tmp_path):
     error = server.json("/v1/chat/completions", {"messages": QUESTION}, status=400)["error"]
     assert "boom" in error["message"]
     assert server.json("/v1/completions", {"prompt": "a", "max_tokens": 1})["choices"]
+
+
+def test_a_huge_prompt_is_refused_at_once(serve, model):
+    """Ten megabytes take seconds to tokenize; that they cannot fit is seen without, and nobody waits meanwhile."""
+    server = serve(model(MODEL), "--max-num-seqs", 2)
+    words = "The quick brown fox jumps over the lazy dog, 12 times. " * 180000
+    started = time.monotonic()
+    for path, body in (("completions", {"prompt": words}), ("completions", {"prompt": "a" * 10000000, "stream": True}),
+                       ("chat/completions", {"messages": [{"role": "user", "content": words}]})):
+        message = server.json(f"/v1/{path}", body, status=400)["error"]["message"]
+        assert "maximum context length" in message and "at least " in message
+    assert time.monotonic() - started < 6
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(server.json, "/tokenize", {"prompt": words}) for _ in range(4)]
+        time.sleep(0.3)
+        worst = 0
+        while not all(f.done() for f in slow):
+            started = time.monotonic()
+            assert server.request("/health")[0] == 200
+            assert server.json("/v1/completions", {"prompt": PROMPT, "max_tokens": 1})["choices"]
+            worst = max(worst, time.monotonic() - started)
+            time.sleep(0.05)
+        assert worst < 3 and all(f.result()["count"] > 2000000 for f in slow)

@@ -49,6 +49,29 @@ static void test_defaults_and_nulls(void **state) {
     api_request_free(&nulls);
 }
 
+static void test_what_cannot_fit_is_not_encoded(void **state) {
+    (void)state;
+    api_request r;
+    api_error e;
+    size_t n = (4 << 20) + 64;
+    char *body = mem_alloc(n);
+    memset(body, 'x', n);
+    memcpy(body, "{\"prompt\":\"", 11);
+    memcpy(body + n - 2, "\"}", 2);
+    assert_false(read_n(&r, API_COMPLETIONS, body, n, &e));
+    assert_non_null(strstr(e.message, "at least 2097177 input tokens"));
+    api_request_free(&r);
+    api_request_free(&r);
+    /* More values than are parsed: [[],[],... */
+    memcpy(body, "{\"prompt\":[[]", 13);
+    for (size_t i = 13; i + 3 <= n - 64; i += 3) memcpy(body + i, ",[]", 3);
+    assert_false(read_n(&r, API_COMPLETIONS, body, n, &e));
+    assert_int_equal(e.status, 400);
+    assert_non_null(strstr(e.message, "2097152 values"));
+    api_request_free(&r);
+    mem_free(body);
+}
+
 static void test_values(void **state) {
     (void)state;
     api_request r;
@@ -259,6 +282,7 @@ static void test_out_of_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_and_nulls),
+        cmocka_unit_test(test_what_cannot_fit_is_not_encoded),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_refusals),

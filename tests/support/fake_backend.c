@@ -175,6 +175,12 @@ static ridge_status encode(void *self, const char *text, size_t n, bool add_spec
     return RIDGE_OK;
 }
 
+static size_t min_tokens(void *self, const char *text, size_t n) {
+    (void)self;
+    (void)text;
+    return n / 2;
+}
+
 static ridge_status render(void *self, json_t *variables, buf *out, ridge_error *err) {
     size_t i;
     json_t *message;
@@ -294,9 +300,22 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
     f->last = &f->first;
     f->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_create(&f->thread, NULL, engine_thread, f);
-    *table = (server_backend){f,      get_fd,      get_state,  get_info,       encode,
-                              render, token_bytes, detokenize, detokenize_end, submit,
-                              cancel, take,        drain,      cancel_all,     is_idle};
+    *table = (server_backend){.self = f,
+                              .fd = get_fd,
+                              .state = get_state,
+                              .info = get_info,
+                              .encode = encode,
+                              .min_tokens = min_tokens,
+                              .render = render,
+                              .token_bytes = token_bytes,
+                              .detokenize = detokenize,
+                              .detokenize_end = detokenize_end,
+                              .submit = submit,
+                              .cancel = cancel,
+                              .take = take,
+                              .drain = drain,
+                              .cancel_all = cancel_all,
+                              .is_idle = is_idle};
     return f;
 }
 
