@@ -82,6 +82,7 @@ typedef struct {
     const char *text;     /* [n_text] whole UTF-8 characters; may be empty while held back */
     size_t n_text;
     engine_finish finish;     /* ENGINE_RUNNING until the last event */
+    int stop_string;          /* the index of the stop string that ended the text; -1: none did */
     const ridge_error *error; /* when ENGINE_ERROR */
     engine_usage usage;       /* when finished */
 } engine_event;

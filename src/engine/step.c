@@ -14,7 +14,7 @@ static engine_event *add_event(engine *e, request *q) {
     ridge_assert(e->n_events < e->max_events);
     e->event_text[e->n_events] = e->text.len;
     engine_event *event = &e->events[e->n_events++];
-    *event = (engine_event){.id = q->seq.id, .user = q->given.user};
+    *event = (engine_event){.id = q->seq.id, .user = q->given.user, .stop_string = -1};
     return event;
 }
 
@@ -34,6 +34,7 @@ static void end_request(engine *e, request *q, engine_event *event, engine_finis
     q->finish = finish;
     event->finish = finish;
     event->usage = usage_of(q);
+    if (finish == ENGINE_STOP && q->stop.stopped) event->stop_string = (int)q->stop.found;
     if (finish == ENGINE_ERROR) event->error = &q->error;
     e->stats.finished[finish]++;
 }
@@ -106,10 +107,8 @@ static bool is_end(const engine *e, const request *q, int32_t id) {
     return !q->given.ignore_eos && tokenizer_is_eog(e->tokenizer, id);
 }
 
-/* The token's text, as far as it may leave. True: a stop string is complete. */
-static bool push_text(engine *e, request *q, int32_t id) {
-    buf_clear(&e->piece);
-    detokenizer_push(&q->detok, e->tokenizer, id, q->given.special, &e->piece);
+/* Lets the piece go, as far as it may leave. True: a stop string is complete. */
+static bool push_piece(engine *e, request *q) {
     if (e->piece.failed) e->text.failed = true;
     if (q->n_output >= q->given.min_tokens)
         return stop_filter_push(&q->stop, e->piece.data, e->piece.len, &e->text);
@@ -117,29 +116,30 @@ static bool push_text(engine *e, request *q, int32_t id) {
     return false;
 }
 
-/* The text ends without a stop string: what was held back is part of it. */
-static void flush_text(engine *e, request *q) {
+static bool push_token(engine *e, request *q, int32_t id) {
+    buf_clear(&e->piece);
+    detokenizer_push(&q->detok, e->tokenizer, id, q->given.special, &e->piece);
+    return push_piece(e, q);
+}
+
+/* The text ends: what was held back is part of it, unless the detokenizer's last bytes (U+FFFD for
+ * an incomplete character) complete a stop string even now: true then. */
+static bool push_end(engine *e, request *q) {
     buf_clear(&e->piece);
     detokenizer_finish(&q->detok, &e->piece);
-    if (e->piece.failed) e->text.failed = true;
-    stop_filter_push(&q->stop, e->piece.data, e->piece.len, &e->text);
+    bool stopped = push_piece(e, q);
     stop_filter_flush(&q->stop, &e->text);
+    return stopped;
 }
 
 static engine_finish accept_token(engine *e, request *q, int32_t id) {
     sequence_append(&q->seq, id);
     q->n_output++;
     if (q->counts != NULL) sampler_counts_add(q->counts, id, true);
-    engine_finish finish = ENGINE_RUNNING;
-    if (is_end(e, q, id)) {
-        finish = ENGINE_STOP;
-    } else if (push_text(e, q, id)) {
-        return ENGINE_STOP;
-    } else if (q->seq.n_tokens == q->seq.max_tokens) {
-        finish = ENGINE_LENGTH;
-    }
-    if (finish != ENGINE_RUNNING) flush_text(e, q);
-    return finish;
+    bool ended = is_end(e, q, id), full = q->seq.n_tokens == q->seq.max_tokens;
+    if (!ended && push_token(e, q, id)) return ENGINE_STOP;
+    if (!ended && !full) return ENGINE_RUNNING;
+    return push_end(e, q) || ended ? ENGINE_STOP : ENGINE_LENGTH;
 }
 
 static void sample(engine *e, request *q, const float *logits) {

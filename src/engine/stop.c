@@ -52,7 +52,7 @@ void stop_filter_deinit(stop_filter *f) {
     *f = (stop_filter){0};
 }
 
-/* Advances every string by one byte: the length of the longest complete one, else 0. */
+/* Advances every string by one byte: the length of the longest complete one (f->found), else 0. */
 static size_t advance(stop_filter *f, char c) {
     size_t complete = 0;
     for (size_t i = 0; i < f->n; i++) {
@@ -61,7 +61,9 @@ static size_t advance(stop_filter *f, char c) {
         while (k > 0 && s->bytes[k] != c) k = s->border[k];
         k += s->bytes[k] == c;
         s->matched = k;
-        if (k == s->len && k > complete) complete = k;
+        if (k < s->len || k <= complete) continue;
+        complete = k;
+        f->found = i;
     }
     return complete;
 }

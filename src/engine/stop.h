@@ -27,6 +27,7 @@ typedef struct {
     size_t n;
     buf held; /* the text's end, while it could begin a stop string */
     bool stopped;
+    size_t found; /* when stopped: the index of the string that was cut off */
 } stop_filter;
 
 /* strings [n], none empty: RIDGE_EINVAL else, and past the limits. Copied. */

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#define TAIL_BYTES 8192 /* stop strings longer than half of it are not named in stop_reason */
-
 static bool is_chat(const choice *c) {
     return c->request->kind == API_CHAT;
 }
@@ -130,8 +128,7 @@ void choice_init(choice *c, generation *owner, const api_request *r, const api_p
 }
 
 void choice_free(choice *c) {
-    buf *all[] = {&c->text,   &c->ids,  &c->entries, &c->tokens,
-                  &c->values, &c->tops, &c->offsets, &c->tail};
+    buf *all[] = {&c->text, &c->ids, &c->entries, &c->tokens, &c->values, &c->tops, &c->offsets};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
 }
 
@@ -146,16 +143,6 @@ static void add_token(choice *c, const sampler_result *t) {
         add_chat_logprob(c, t);
     else if (wants_logprobs(c))
         add_completion_logprob(c, t->id, t, c->request->engine.special);
-    if (c->request->engine.n_stop > 0) {
-        size_t n;
-        const char *bytes = c->backend->token_bytes(c->backend->self, t->id, &n);
-        if (c->tail.len + n > TAIL_BYTES) {
-            size_t keep = c->tail.len < TAIL_BYTES / 2 ? c->tail.len : TAIL_BYTES / 2;
-            memmove(c->tail.data, c->tail.data + c->tail.len - keep, keep);
-            c->tail.len = keep;
-        }
-        buf_append(&c->tail, bytes, n);
-    }
 }
 
 void choice_event(choice *c, const engine_event *e) {
@@ -167,6 +154,7 @@ void choice_event(choice *c, const engine_event *e) {
     if (e->finish == ENGINE_RUNNING) return;
     c->live = false;
     c->finish = e->finish;
+    c->stop_string = e->stop_string;
     c->usage = e->usage;
 }
 
@@ -215,25 +203,17 @@ static void write_logprobs(const choice *c, buf *out) {
     }
 }
 
-/* The text ended at the first stop string ever seen, so any one in the tail is the one. */
+/* The stop id or the stop string that ended the text; null for the model's own end. */
 static void write_stop_reason(const choice *c, buf *out) {
     const engine_request *r = &c->request->engine;
-    const char *stop = NULL, *at = NULL;
     buf_puts(out, ",\"stop_reason\":");
     for (size_t i = 0; c->finish == ENGINE_STOP && i < r->n_stop_ids; i++)
         if (r->stop_ids[i] == c->last_id && c->n_tokens > 0) {
             buf_printf(out, "%d", c->last_id);
             return;
         }
-    for (size_t i = 0; c->finish == ENGINE_STOP && c->tail.len > 0 && i < r->n_stop; i++) {
-        const char *found = memmem(c->tail.data, c->tail.len, r->stop[i], strlen(r->stop[i]));
-        if (found != NULL && (at == NULL || found < at)) {
-            at = found;
-            stop = r->stop[i];
-        }
-    }
-    if (stop != NULL)
-        buf_json_string(out, stop, strlen(stop));
+    if (c->finish == ENGINE_STOP && c->stop_string >= 0)
+        buf_json_string(out, r->stop[c->stop_string], strlen(r->stop[c->stop_string]));
     else
         buf_puts(out, "null");
 }

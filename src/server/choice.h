@@ -31,7 +31,7 @@ typedef struct {
     /* for the whole answer */
     detokenizer pieces; /* of the tokens in logprobs, which stop strings do not hold back */
     size_t n_chars;     /* before the next token's text */
-    buf tail;           /* of the text, to see which stop string ended it */
+    int stop_string;    /* which one ended the text; -1: none */
     int32_t last_id;
 } choice;
 

@@ -67,6 +67,7 @@ static void push_event(fake_backend *f, fake_sequence *s, const engine_event *e,
     event->e = *e;
     event->e.id = s->id;
     event->e.user = s->r.user;
+    event->e.stop_string = -1;
     if (text != NULL && text->len > 0) {
         memcpy(event->text, text->data, text->len);
         event->e.n_text = text->len;

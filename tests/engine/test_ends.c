@@ -1,0 +1,180 @@
+/* engine/: how a text ends: stop strings in the last token and in the detokenizer's last bytes, end
+ * tokens, the limit, and which of them is the reason when several come at once. */
+#include "unit.h"
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "tiny_model.h"
+
+#define BYTE(b) (3 + (b)) /* the token of one byte */
+#define REPLACEMENT "\xEF\xBF\xBD"
+
+static char *path;
+static engine *e;
+
+static int setup(void **state) {
+    (void)state;
+    path = tiny_model_write("llama");
+    engine_params p = engine_params_default();
+    p.model_path = path;
+    p.n_threads = 1;
+    p.kv_cache_bytes = 8 << 20;
+    return engine_open(&e, &p, NULL) == RIDGE_OK ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    engine_close(e);
+    unlink(path);
+    mem_free(path);
+    return 0;
+}
+
+/* A text of one token, over and over. */
+typedef struct {
+    int32_t token;
+    const char *stop[3]; /* NULL-terminated */
+    int32_t stop_id;     /* 0: none */
+    uint32_t max_tokens, min_tokens;
+    bool full; /* the context has room for two tokens */
+    const char *text;
+    uint32_t n_tokens;
+    engine_finish finish;
+    int stop_string;
+} ending;
+
+static void run(const ending *c) {
+    static int32_t prompt[TINY_N_CONTEXT];
+    for (int i = 0; i < TINY_N_CONTEXT; i++) prompt[i] = BYTE('a');
+    const sampler_bias bias = {c->token, 100};
+    engine_request q = engine_request_default();
+    q.prompt = prompt;
+    q.n_prompt = c->full ? TINY_N_CONTEXT - 2 : 3;
+    q.max_tokens = c->max_tokens;
+    q.min_tokens = c->min_tokens;
+    q.sampling.bias = &bias;
+    q.sampling.n_bias = 1;
+    q.sampling.n_logprobs = 0;
+    q.stop = c->stop;
+    while (q.n_stop < 3 && c->stop[q.n_stop] != NULL) q.n_stop++;
+    q.stop_ids = &c->stop_id;
+    q.n_stop_ids = c->stop_id != 0;
+    uint64_t id;
+    const engine_event *events;
+    size_t n;
+    uint32_t n_tokens = 0;
+    engine_finish finish = ENGINE_RUNNING;
+    buf text = {0};
+    assert_int_equal(engine_submit(e, &q, &id, NULL), RIDGE_OK);
+    while (engine_step(e, &events, &n))
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(finish, ENGINE_RUNNING);
+            n_tokens += events[i].has_token; /* those that were cut away too */
+            buf_append(&text, events[i].text, events[i].n_text);
+            finish = events[i].finish;
+            if (finish == ENGINE_RUNNING) continue;
+            assert_int_equal(events[i].stop_string, c->stop_string);
+            assert_int_equal(events[i].usage.completion_tokens, c->n_tokens);
+        }
+    assert_int_equal(text.len, strlen(c->text));
+    assert_memory_equal(text.len > 0 ? text.data : "", c->text, text.len);
+    assert_int_equal(n_tokens, c->n_tokens);
+    assert_int_equal(finish, c->finish);
+    buf_free(&text);
+}
+
+static void test_stop_strings_in_the_last_bytes(void **state) {
+    (void)state;
+    const ending cases[] = {
+        /* an incomplete character becomes U+FFFD at the end */
+        {BYTE(0xC3), .max_tokens = 1, .text = REPLACEMENT, .n_tokens = 1, .finish = ENGINE_LENGTH,
+         .stop_string = -1},
+        {BYTE(0xC3),
+         {REPLACEMENT},
+         .max_tokens = 1,
+         .text = "",
+         .n_tokens = 1,
+         .finish = ENGINE_STOP},
+        {BYTE(0xC3),
+         {"never", REPLACEMENT REPLACEMENT},
+         .max_tokens = 2,
+         .text = "",
+         .n_tokens = 2,
+         .finish = ENGINE_STOP,
+         .stop_string = 1},
+        {BYTE(0xF0),
+         {REPLACEMENT REPLACEMENT "x"},
+         .max_tokens = 2,
+         .text = REPLACEMENT REPLACEMENT,
+         .n_tokens = 2,
+         .finish = ENGINE_LENGTH,
+         .stop_string = -1},
+        /* the same where the context is the limit, and before min_tokens, where none counts */
+        {BYTE(0xC3),
+         {REPLACEMENT REPLACEMENT},
+         .full = true,
+         .text = "",
+         .n_tokens = 2,
+         .finish = ENGINE_STOP},
+        {BYTE(0xC3),
+         {REPLACEMENT},
+         .full = true,
+         .min_tokens = 9,
+         .text = REPLACEMENT REPLACEMENT,
+         .n_tokens = 2,
+         .finish = ENGINE_LENGTH,
+         .stop_string = -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run(&cases[i]);
+}
+
+static void test_several_reasons_at_once(void **state) {
+    (void)state;
+    const ending cases[] = {
+        /* the last token that may come completes a stop string */
+        {BYTE('x'), {"xxx"}, .max_tokens = 3, .text = "", .n_tokens = 3, .finish = ENGINE_STOP},
+        {BYTE('x'),
+         {"xxxx"},
+         .max_tokens = 3,
+         .text = "xxx",
+         .n_tokens = 3,
+         .finish = ENGINE_LENGTH,
+         .stop_string = -1},
+        /* ... or is a stop id: its text is no part of the answer, nor of a stop string */
+        {BYTE('x'),
+         {"x"},
+         .stop_id = BYTE('x'),
+         .max_tokens = 1,
+         .text = "",
+         .n_tokens = 1,
+         .finish = ENGINE_STOP,
+         .stop_string = -1},
+        {TINY_EOS,
+         {"x"},
+         .max_tokens = 1,
+         .text = "",
+         .n_tokens = 1,
+         .finish = ENGINE_STOP,
+         .stop_string = -1},
+        /* two strings end at once: the longest is cut; min_tokens: what came before is kept */
+        {BYTE('x'), {"x", "xx"}, .max_tokens = 9, .text = "", .n_tokens = 1, .finish = ENGINE_STOP},
+        {BYTE('x'),
+         {"xx", "xxx"},
+         .max_tokens = 9,
+         .min_tokens = 4,
+         .text = "xxx",
+         .n_tokens = 5,
+         .finish = ENGINE_STOP},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run(&cases[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stop_strings_in_the_last_bytes),
+        cmocka_unit_test(test_several_reasons_at_once),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
