@@ -140,10 +140,34 @@ static uint32_t give(sequence *q, uint32_t n_most, uint32_t *budget) {
     return n;
 }
 
+/* Will q ever want another block? The last token of an answer is never computed. */
+static bool may_grow(const scheduler *s, const sequence *q) {
+    uint32_t most = q->max_tokens > q->n_prompt ? q->max_tokens - 1 : q->n_prompt;
+    return blocks_for(s, most) > blocks_for(s, q->n_tokens);
+}
+
+/* Blocks for all of q's tokens, and so many left over that none of the running ones, n_growing of
+ * which will want more, finds the pool dry at once: else the one let in last would be preempted
+ * again, time after time, having computed hardly more than what it had lost. */
+static bool can_admit(const scheduler *s, const sequence *q, uint32_t n_growing) {
+    uint64_t need = blocks_for(s, q->n_tokens), spare = n_growing;
+    if (n_growing > 0 && spare < s->params.n_blocks / 100) spare = s->params.n_blocks / 100;
+    if (s->running.n == 0) spare = 0; /* it would wait for ever */
+    for (uint32_t g = 0; g < s->params.n_groups; g++)
+        if (need + spare > kv_pool_n_free(s->pools[g])) return false;
+    return true;
+}
+
 static void admit(scheduler *s, uint32_t *budget) {
+    uint32_t n_growing = 0;
+    for (const sequence *q = s->running.first; q != NULL && s->waiting.n > 0; q = q->next)
+        n_growing += may_grow(s, q);
     while (*budget > 0 && s->waiting.n > 0 && s->running.n < s->params.max_num_seqs) {
         sequence *q = s->waiting.first;
-        if (!reserve(s, q)) return; /* nobody overtakes */
+        n_growing += may_grow(s, q);
+        if (!can_admit(s, q, n_growing)) return; /* nobody overtakes */
+        bool reserved = reserve(s, q);
+        ridge_assert(reserved);
         queue_remove(&s->waiting, q);
         q->state = SEQUENCE_RUNNING;
         queue_insert(&s->running, q);

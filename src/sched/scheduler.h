@@ -2,9 +2,11 @@
  *
  * Each step, within a budget of tokens: every running sequence one token, then what they still lack
  * (chunks of prompts), then waiting ones in (priority, arrival) order while there are places and
- * blocks. A sequence is let in when the pool holds all its tokens; those blocks are its own from
- * then on, so only growing past them can find the pool dry. Then the last of the running ones, in
- * the served order, loses its blocks, waits again and recomputes: the first always goes on.
+ * blocks. A sequence is let in when the pool holds all its tokens and leaves a block for each of
+ * the running ones that will grow (at least a hundredth of the pool), or when nothing runs. Those
+ * blocks are its own from then on, so only growing past them can find the pool dry. Then the last
+ * of the running ones, in the served order, loses its blocks, waits again and recomputes: the first
+ * always goes on.
  *
  * Pure: no clock, no device, no I/O, no allocation in a step. One thread. Owns the pools; sequences
  * belong to the engine, which leaves them alone between sched_plan and sched_commit.
