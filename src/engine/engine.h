@@ -102,9 +102,10 @@ bool engine_step(engine *e, const engine_event **events, size_t *n_events);
 typedef struct {
     uint64_t n_waiting, n_running;
     uint64_t kv_blocks, kv_blocks_used; /* of the KV groups together */
-    uint64_t steps, prompt_tokens, generation_tokens, preemptions;
-    uint64_t finished[ENGINE_ERROR + 1]; /* requests by engine_finish */
-    double step_s;                       /* time spent in steps */
+    uint64_t steps, preemptions;
+    uint64_t prompt_tokens, generation_tokens; /* each counts once, however often it is computed */
+    uint64_t finished[ENGINE_ERROR + 1];       /* requests by engine_finish */
+    double step_s;                             /* time spent in steps */
 } engine_stats;
 
 void engine_get_stats(const engine *e, engine_stats *out);

@@ -20,6 +20,7 @@ struct request {
     detokenizer detok;
     uint32_t n_output;
     uint32_t n_described; /* rows of the prompt whose logits have been reported */
+    uint32_t n_counted;   /* tokens of the prompt in stats.prompt_tokens: once, though preempted */
     engine_finish finish;
     ridge_error error;
     double arrived_s, scheduled_s, first_token_s, last_token_s; /* 0: not yet */

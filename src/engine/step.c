@@ -223,9 +223,12 @@ static void account_step(engine *e, const sched_plan *plan, double seconds) {
     e->stats.step_s += seconds;
     e->stats.preemptions += plan->n_preempted;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
-        const sequence *s = plan->sequences[i];
-        uint32_t in_prompt = s->n_computed < s->n_prompt ? s->n_prompt - s->n_computed : 0;
-        e->stats.prompt_tokens += in_prompt < s->n_scheduled ? in_prompt : s->n_scheduled;
+        request *q = (request *)plan->sequences[i];
+        uint32_t reached = q->seq.n_computed + q->seq.n_scheduled;
+        if (reached > q->seq.n_prompt) reached = q->seq.n_prompt;
+        if (reached <= q->n_counted) continue; /* computed again after a preemption */
+        e->stats.prompt_tokens += reached - q->n_counted;
+        q->n_counted = reached;
     }
 }
 

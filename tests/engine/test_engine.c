@@ -32,7 +32,7 @@ typedef struct {
     engine *e;
     outcome *out; /* [n] by index, which `user` carries */
     uint64_t ids[N_REQUESTS];
-    uint64_t n_preempted;
+    uint64_t n_preempted, n_prompt_tokens;
 } run;
 
 static uint32_t prompt_of(uint32_t index, int32_t *prompt) {
@@ -85,7 +85,7 @@ static void take(outcome *o, const engine_event *event) {
     o->finish = event->finish;
 }
 
-static void submit(run *r, uint32_t slot, uint32_t index) {
+static uint64_t submit(run *r, uint32_t slot, uint32_t index) {
     int32_t prompt[MAX_PROMPT];
     engine_request q = engine_request_default();
     q.prompt = prompt;
@@ -100,6 +100,7 @@ static void submit(run *r, uint32_t slot, uint32_t index) {
     q.ignore_eos = index % 5 != 0;
     q.user = (void *)(uintptr_t)slot;
     assert_int_equal(engine_submit(r->e, &q, &r->ids[slot], NULL), RIDGE_OK);
+    return q.n_prompt;
 }
 
 static void finish_all(run *r) {
@@ -114,6 +115,7 @@ static void finish_all(run *r) {
     engine_get_stats(r->e, &stats);
     assert_int_equal(stats.kv_blocks_used, 0);
     r->n_preempted = stats.preemptions;
+    r->n_prompt_tokens = stats.prompt_tokens;
 }
 
 /* Requests [first, first + n) together; returns how many preemptions it took. */
@@ -121,8 +123,10 @@ static uint64_t run_together(const engine_params *p, uint32_t first, uint32_t n,
     run r = {.e = open_engine(p), .out = out};
     memset(out, 0, n * sizeof *out);
     engine_on_logits(r.e, hash_row, &r);
-    for (uint32_t i = 0; i < n; i++) submit(&r, i, first + i);
+    uint64_t n_prompt_tokens = 0;
+    for (uint32_t i = 0; i < n; i++) n_prompt_tokens += submit(&r, i, first + i);
     finish_all(&r);
+    assert_int_equal(r.n_prompt_tokens, n_prompt_tokens); /* preempted or not */
     engine_close(r.e);
     return r.n_preempted;
 }
