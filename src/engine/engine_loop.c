@@ -18,6 +18,13 @@
 
 #define EVENT_QUEUE 65536 /* events that may lie untaken before the engine waits */
 
+/* An accepted request whose last event has not been taken. Its room is made when it is accepted, so
+ * that cancelling it cannot fail. */
+typedef struct {
+    uint64_t id;
+    bool cancel; /* asked for, not yet passed to the engine */
+} ticket;
+
 typedef struct batch batch;
 struct batch {
     batch *next;
@@ -42,12 +49,11 @@ struct engine_loop {
     engine *engine;
     request *submitted_first, *submitted_last; /* linked by next */
     size_t n_submitted, n_waiting;             /* in this queue; in the engine's, as last seen */
-    uint64_t *cancels;                         /* [n_cancels] ids */
-    size_t n_cancels, cancels_capacity;
+    ticket *tickets;                           /* [n_unfinished] */
+    size_t n_unfinished, tickets_capacity, n_cancels;
     bool cancel_everything, draining, stop;
     batch *out_first, *out_last;
-    size_t n_out;        /* events untaken */
-    size_t n_unfinished; /* requests accepted whose last event has not been taken */
+    size_t n_out; /* events untaken */
 
     /* For stats: written by the engine's thread, read by any; each is right by itself. */
     _Atomic uint64_t stats[sizeof(engine_stats) / sizeof(uint64_t)];
@@ -101,12 +107,21 @@ static batch *batch_create(const engine_event *events, size_t n) {
     return b;
 }
 
+static bool is_stopping(engine_loop *l) {
+    pthread_mutex_lock(&l->lock);
+    bool stop = l->stop;
+    pthread_mutex_unlock(&l->lock);
+    return stop;
+}
+
 /* Waits where there is neither memory nor room: no event may be lost. */
 static void send_events(engine_loop *l, const engine_event *events, size_t n) {
     if (n == 0) return;
     batch *b;
-    while ((b = batch_create(events, n)) == NULL)
+    while ((b = batch_create(events, n)) == NULL) {
+        if (is_stopping(l)) return; /* nobody will take them */
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    }
     pthread_mutex_lock(&l->lock);
     while (l->n_out >= EVENT_QUEUE && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
     *(l->out_last != NULL ? &l->out_last->next : &l->out_first) = b;
@@ -114,6 +129,20 @@ static void send_events(engine_loop *l, const engine_event *events, size_t n) {
     l->n_out += n;
     pthread_mutex_unlock(&l->lock);
     wake_owner(l);
+}
+
+/* Under the lock. */
+static void pass_cancels(engine_loop *l) {
+    for (size_t i = 0; i < l->n_unfinished && l->n_cancels > 0; i++) {
+        if (!l->tickets[i].cancel) continue;
+        engine_cancel(l->engine, l->tickets[i].id);
+        l->tickets[i].cancel = false;
+        l->n_cancels--;
+    }
+    if (l->cancel_everything)
+        for (request *q = l->engine->live; q != NULL; q = q->next)
+            engine_cancel(l->engine, q->seq.id);
+    l->cancel_everything = false;
 }
 
 /* Moves what the owner has asked for into the engine. False: stop. */
@@ -130,12 +159,7 @@ static bool take_commands(engine_loop *l, bool idle) {
     }
     l->submitted_first = l->submitted_last = NULL;
     l->n_submitted = 0;
-    for (size_t i = 0; i < l->n_cancels; i++) engine_cancel(l->engine, l->cancels[i]);
-    l->n_cancels = 0;
-    if (l->cancel_everything)
-        for (request *q = l->engine->live; q != NULL; q = q->next)
-            engine_cancel(l->engine, q->seq.id);
-    l->cancel_everything = false;
+    pass_cancels(l);
     l->n_waiting = engine_n_waiting(l->engine);
     bool go_on = !l->stop;
     pthread_mutex_unlock(&l->lock);
@@ -223,7 +247,7 @@ void engine_loop_destroy(engine_loop *l) {
     close(l->fd);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
-    mem_free(l->cancels);
+    mem_free(l->tickets);
     mem_free(l->model_path);
     mem_free(l->isa);
     mem_free(l);
@@ -273,12 +297,15 @@ ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_
     RIDGE_TRY(request_create(&q, l->engine, r, err));
     pthread_mutex_lock(&l->lock);
     status = may_submit(l, err);
+    if (status == RIDGE_OK && !mem_grow((void **)&l->tickets, &l->tickets_capacity,
+                                        l->n_unfinished + 1, sizeof *l->tickets))
+        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the request");
     if (status == RIDGE_OK) {
         *id = q->seq.id;
         *(l->submitted_last != NULL ? &l->submitted_last->next : &l->submitted_first) = q;
         l->submitted_last = q;
         l->n_submitted++;
-        l->n_unfinished++;
+        l->tickets[l->n_unfinished++] = (ticket){.id = *id};
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
@@ -286,13 +313,27 @@ ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_
     return status;
 }
 
+/* Under the lock; NULL: unknown, or its last event has been taken. */
+static ticket *ticket_of(engine_loop *l, uint64_t id) {
+    for (size_t i = 0; i < l->n_unfinished; i++)
+        if (l->tickets[i].id == id) return &l->tickets[i];
+    return NULL;
+}
+
+static void drop_ticket(engine_loop *l, uint64_t id) {
+    ticket *t = ticket_of(l, id);
+    ridge_assert(t != NULL);
+    l->n_cancels -= t->cancel;
+    *t = l->tickets[--l->n_unfinished];
+}
+
 void engine_loop_cancel(engine_loop *l, uint64_t id) {
     pthread_mutex_lock(&l->lock);
-    bool known = false;
-    for (size_t i = 0; i < l->n_cancels; i++) known |= l->cancels[i] == id;
-    if (!known &&
-        mem_grow((void **)&l->cancels, &l->cancels_capacity, l->n_cancels + 1, sizeof *l->cancels))
-        l->cancels[l->n_cancels++] = id;
+    ticket *t = ticket_of(l, id);
+    if (t != NULL && !t->cancel) {
+        t->cancel = true;
+        l->n_cancels++;
+    }
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
@@ -307,7 +348,7 @@ size_t engine_loop_take(engine_loop *l, engine_event_fn fn, void *context) {
     l->n_out = 0;
     for (const batch *b = first; b != NULL; b = b->next)
         for (size_t i = 0; i < b->n_events; i++)
-            l->n_unfinished -= b->events[i].finish != ENGINE_RUNNING;
+            if (b->events[i].finish != ENGINE_RUNNING) drop_ticket(l, b->events[i].id);
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
     size_t n = 0;

@@ -36,12 +36,13 @@ engine_loop_state engine_loop_get_state(const engine_loop *l, ridge_error *err);
 const engine *engine_loop_engine(const engine_loop *l);
 
 /* Checks and copies the request on the caller's thread, so a bad one fails here with its reason:
- * RIDGE_EINVAL / RIDGE_ETOOLARGE as engine_submit, RIDGE_EFULL when max_waiting wait,
+ * RIDGE_EINVAL / RIDGE_ENOMEM as engine_submit, RIDGE_EFULL when max_waiting wait,
  * RIDGE_ECANCEL when draining or not ready. */
 ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_t *id,
                                 ridge_error *err) RIDGE_CHECKED;
 /* The sequence and its blocks are freed before the engine's next step; its last event is
- * ENGINE_CANCELLED (unless it had finished). An unknown or finished id is ignored. */
+ * ENGINE_CANCELLED (unless it had finished). An unknown or finished id is ignored. Needs no memory:
+ * it cannot be lost. */
 void engine_loop_cancel(engine_loop *l, uint64_t id);
 
 /* Hands every waiting event to fn, oldest first; the event lives until fn returns. fn may submit

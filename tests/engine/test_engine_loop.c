@@ -161,6 +161,46 @@ static void test_cancelling_disturbs_nobody(void **state) {
     engine_loop_destroy(c.loop);
 }
 
+/* Not even where there is no memory left, nor among many. */
+static void test_a_cancel_is_not_lost(void **state) {
+    (void)state;
+    static client c;
+    c = (client){.loop = start(64)};
+    submit_all(&c, 110);
+    mem_fail_after(1);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        engine_loop_cancel(c.loop, 1000 + (uint64_t)i);
+        engine_loop_cancel(c.loop, c.ids[i]);
+        engine_loop_cancel(c.loop, c.ids[i]);
+    }
+    mem_fail_after(0);
+    take_until(&c, N_REQUESTS);
+    for (int i = 0; i < N_REQUESTS; i++) assert_int_equal(c.finish[i], ENGINE_CANCELLED);
+    assert_true(engine_loop_is_idle(c.loop));
+    engine_loop_destroy(c.loop);
+}
+
+static void test_submit_survives_every_failing_allocation(void **state) {
+    (void)state;
+    static client c;
+    c = (client){.loop = start(64)};
+    engine_request q = request_of(0, 4);
+    ridge_status status = RIDGE_ENOMEM;
+    for (long nth = 1; status != RIDGE_OK; nth++) {
+        ridge_error err = {0};
+        mem_fail_after(nth);
+        status = engine_loop_submit(c.loop, &q, &c.ids[0], &err);
+        mem_fail_after(0);
+        if (status == RIDGE_OK) break;
+        assert_int_equal(status, RIDGE_ENOMEM);
+        assert_non_null(strstr(err.text, "out of memory"));
+        assert_true(engine_loop_is_idle(c.loop));
+    }
+    take_until(&c, 1);
+    assert_int_equal(c.finish[0], ENGINE_LENGTH);
+    engine_loop_destroy(c.loop);
+}
+
 static void test_full_draining_cancelled(void **state) {
     (void)state;
     static client c;
@@ -227,6 +267,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_answers),
         cmocka_unit_test(test_cancelling_disturbs_nobody),
+        cmocka_unit_test(test_a_cancel_is_not_lost),
+        cmocka_unit_test(test_submit_survives_every_failing_allocation),
         cmocka_unit_test(test_full_draining_cancelled),
         cmocka_unit_test(test_destroying_at_any_time),
         cmocka_unit_test(test_a_model_that_does_not_open),
