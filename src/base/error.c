@@ -72,7 +72,14 @@ ridge_status error_set_errno(ridge_error *err, ridge_status code, const char *fo
 
 void error_where(ridge_error *err, const char *where) {
     if (err == NULL || err->where[0] != '\0') return;
-    snprintf(err->where, sizeof err->where, "%s", where);
+    size_t n = strlen(where), room = sizeof err->where - 1;
+    if (n <= room) {
+        memcpy(err->where, where, n + 1);
+        return;
+    }
+    where += n - (room - 3); /* of a long path the end says most */
+    while ((*where & 0xC0) == 0x80) where++;
+    snprintf(err->where, sizeof err->where, "...%s", where);
 }
 
 void error_reset(ridge_error *err) {

@@ -22,7 +22,7 @@ ridge_status error_set(ridge_error *err, ridge_status code, const char *format, 
 /* The same with errno's text appended: "cannot open: No such file or directory". */
 ridge_status error_set_errno(ridge_error *err, ridge_status code, const char *format, ...)
     RIDGE_PRINTF(3, 4);
-/* Names what the error concerns (kept if already named). */
+/* Names what the error concerns (kept if already named); of a long name the end, after "...". */
 void error_where(ridge_error *err, const char *where);
 void error_reset(ridge_error *err);
 

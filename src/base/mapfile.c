@@ -11,24 +11,36 @@
 #include "base/buf.h"
 #include "base/mem.h"
 
-static ridge_status open_error(ridge_error *err, const char *path) {
+/* O_NONBLOCK: opening a FIFO that nobody writes would wait for ever before it is refused. */
+static ridge_status open_regular(int *out, struct stat *st, const char *path, ridge_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    ridge_status status = RIDGE_OK;
+    if (fd < 0)
+        status = error_set_errno(err, errno == ENOENT ? RIDGE_ENOTFOUND : RIDGE_EIO,
+                                 "cannot open '%s'", path);
+    else if (fstat(fd, st) != 0)
+        status = error_set_errno(err, RIDGE_EIO, "cannot read '%s'", path);
+    else if (!S_ISREG(st->st_mode))
+        status = RIDGE_FAIL(err, RIDGE_EIO, "'%s' is %s, not a regular file", path,
+                            S_ISDIR(st->st_mode)    ? "a directory"
+                            : S_ISFIFO(st->st_mode) ? "a pipe"
+                                                    : "a device");
+    if (status == RIDGE_OK) {
+        *out = fd;
+        return status;
+    }
     error_where(err, path);
-    return error_set_errno(err, errno == ENOENT ? RIDGE_ENOTFOUND : RIDGE_EIO, "cannot open '%s'",
-                           path);
+    if (fd >= 0) close(fd);
+    return status;
 }
 
 ridge_status mapfile_open(mapfile *out, const char *path, ridge_error *err) {
     struct stat st;
-    /* O_NONBLOCK: opening a FIFO that nobody writes would wait for ever before it is refused. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return open_error(err, path);
+    int fd;
+    RIDGE_TRY(open_regular(&fd, &st, path, err));
     ridge_status status = RIDGE_OK;
     mapfile m = {0};
-    if (fstat(fd, &st) != 0) {
-        status = error_set_errno(err, RIDGE_EIO, "cannot read '%s'", path);
-    } else if (!S_ISREG(st.st_mode)) {
-        status = RIDGE_FAIL(err, RIDGE_EIO, "'%s' is not a regular file", path);
-    } else if (st.st_size > 0) {
+    if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
             status = error_set_errno(err, RIDGE_EIO, "cannot map '%s'", path);
@@ -54,29 +66,39 @@ void mapfile_drop(const mapfile *m, size_t offset, size_t size) {
     if (begin < end) madvise((void *)(m->data + begin), end - begin, MADV_DONTNEED);
 }
 
-ridge_status file_read(char **out, size_t *size, const char *path, size_t limit, ridge_error *err) {
-    int fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return open_error(err, path);
-    buf b = {.limit = limit};
+/* Appends what fd has until its end, at most b->limit bytes; name is for messages. */
+static ridge_status read_all(int fd, buf *b, const char *name, ridge_error *err) {
     char chunk[65536];
-    ssize_t n;
-    while ((n = read(fd, chunk, sizeof chunk)) != 0) {
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0) return RIDGE_OK;
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) break;
-        buf_append(&b, chunk, (size_t)n);
-        if (b.failed) break;
+        if (n < 0) return error_set_errno(err, RIDGE_EIO, "cannot read %s", name);
+        if (b->len + (size_t)n > b->limit)
+            return RIDGE_FAIL(err, RIDGE_ETOOLARGE, "%s is over %zu bytes", name, b->limit);
+        buf_append(b, chunk, (size_t)n);
+        if (b->failed) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s", name);
     }
-    ridge_status status = RIDGE_OK;
-    if (n < 0)
-        status = error_set_errno(err, RIDGE_EIO, "cannot read '%s'", path);
-    else if (b.failed)
-        status = RIDGE_FAIL(err, RIDGE_ETOOLARGE, "'%s' is over %zu bytes", path, limit);
-    if (fd != STDIN_FILENO) close(fd);
-    if (status == RIDGE_OK) {
-        *size = b.len;
-        *out = buf_take(&b);
-        if (*out == NULL) status = RIDGE_FAIL(err, RIDGE_ENOMEM, "reading '%s'", path);
+}
+
+ridge_status file_read(char **out, size_t *size, const char *path, size_t limit, ridge_error *err) {
+    bool is_input = strcmp(path, "-") == 0;
+    struct stat st;
+    buf b = {.limit = limit}, name = {0};
+    int fd = STDIN_FILENO;
+    if (!is_input) RIDGE_TRY(open_regular(&fd, &st, path, err));
+    buf_printf(&name, is_input ? "standard input" : "'%s'", path);
+    ridge_status status = read_all(fd, &b, name.data != NULL ? name.data : "the input", err);
+    if (!is_input) close(fd);
+    size_t len = b.len;
+    char *text = status == RIDGE_OK ? buf_take(&b) : NULL;
+    if (text != NULL) {
+        *out = text;
+        *size = len;
+    } else if (status == RIDGE_OK) {
+        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "reading '%s'", path);
     }
+    buf_free(&name);
     buf_free(&b);
     return status;
 }

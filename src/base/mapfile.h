@@ -17,8 +17,8 @@ void mapfile_close(mapfile *m);
 /* Gives back the pages of [offset, offset+size): they come from the file again when touched. */
 void mapfile_drop(const mapfile *m, size_t offset, size_t size);
 
-/* A whole file (or "-": standard input) as an owned string, NUL-terminated; refuses over limit
- * bytes. */
+/* A whole file as an owned string, NUL-terminated; refuses over limit bytes, and like mapfile_open
+ * what is no regular file (it might never end). "-": standard input, whatever that is. */
 ridge_status file_read(char **out, size_t *size, const char *path, size_t limit,
                        ridge_error *err) RIDGE_CHECKED;
 

@@ -137,7 +137,8 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
 
 int cli_fail(const ridge_error *err) {
     const char *text = err->text[0] != '\0' ? err->text : ridge_status_text(err->code);
-    if (err->where[0] != '\0' && strstr(text, err->where) == NULL)
+    const char *end = strncmp(err->where, "...", 3) == 0 ? err->where + 3 : err->where;
+    if (err->where[0] != '\0' && strstr(text, end) == NULL)
         fprintf(stderr, "ridge: %s: %s\n", err->where, text);
     else
         fprintf(stderr, "ridge: %s\n", text);

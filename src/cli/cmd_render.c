@@ -160,7 +160,10 @@ static int render_lines(const renderer *r) {
         if (!render_json(r, line, (size_t)n, true)) status = CLI_FAILED;
     }
     free(line);
-    return status;
+    if (!ferror(stdin)) return status;
+    ridge_error err = {0};
+    (void)error_set_errno(&err, RIDGE_EIO, "cannot read standard input");
+    return cli_fail(&err);
 }
 
 static int render_stdin(const renderer *r, bool as_json) {
