@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 
+#define CACHE_LIMIT ((size_t)1 << 20)
 #define WORKING_SET_LIMIT ((uint64_t)1 << 30) /* beyond this the memory is the roof in any case */
 
 char *machine_cpu_name(void) {
@@ -45,8 +47,8 @@ static bool read_entry(const json_t *entry, machine_peaks *out) {
     return out->read_bytes_per_s > 0 && out->int8_ops_per_s > 0 && out->f32_flops_per_s > 0;
 }
 
-/* Written beside and renamed: a reader never sees half of it. That it cannot be stored is no
- * failure. */
+/* Written beside and renamed: a reader never sees half of it, and nothing is left of what cannot be
+ * stored (no such folder, read-only, full), which is no failure. */
 static void store(const char *path, json_t *cache, const char *key, const machine_peaks *p) {
     buf temporary = {0};
     buf_printf(&temporary, "%s.%ld", path, (long)getpid());
@@ -54,22 +56,31 @@ static void store(const char *path, json_t *cache, const char *key, const machin
                         json_pack("{s:f, s:f, s:f}", "read_bytes_per_s", p->read_bytes_per_s,
                                   "int8_ops_per_s", p->int8_ops_per_s, "f32_flops_per_s",
                                   p->f32_flops_per_s));
-    if (!temporary.failed && json_dump_file(cache, temporary.data, JSON_INDENT(2)) == 0 &&
-        rename(temporary.data, path) != 0)
+    if (!temporary.failed && (json_dump_file(cache, temporary.data, JSON_INDENT(2)) != 0 ||
+                              rename(temporary.data, path) != 0))
         unlink(temporary.data);
     buf_free(&temporary);
+}
+
+/* What is stored; an empty object where that cannot be read. */
+static json_t *load(const char *path) {
+    char *text = NULL;
+    size_t n = 0;
+    json_t *cache = NULL;
+    if (file_read(&text, &n, path, CACHE_LIMIT, NULL) == RIDGE_OK)
+        cache = json_loadb(text, n, 0, NULL);
+    mem_free(text);
+    if (json_is_object(cache)) return cache;
+    json_decref(cache);
+    return json_object();
 }
 
 bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
                        bool fresh) {
     char *path = cli_cache_path("peaks.json"), *key = cache_key(isa, n_threads, working_set);
-    json_t *cache = path != NULL ? json_load_file(path, 0, NULL) : NULL;
+    json_t *cache = path != NULL ? load(path) : NULL;
     bool ok = false;
-    if (path == NULL || key == NULL) goto done;
-    if (!json_is_object(cache)) {
-        json_decref(cache);
-        cache = json_object();
-    }
+    if (cache == NULL || key == NULL) goto done;
     ok = !fresh && read_entry(json_object_get(cache, key), out);
     if (!ok) {
         size_t size = (size_t)(working_set < WORKING_SET_LIMIT ? working_set : WORKING_SET_LIMIT);

@@ -2,6 +2,7 @@
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -165,3 +166,38 @@ def test_chat_on_a_terminal(ridge, model, tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     messages = json.loads(saved.read_text())
     assert [m["role"] for m in messages] == ["user", "assistant"]
+
+
+def test_peaks_that_cannot_be_stored(ridge, model, tmp_path):
+    """A full disk, no folder, a folder in the file's place: the answer comes, and nothing is left lying about."""
+    path, args = model("smollm2-135m"), ["hi", "--max-tokens", "2", "--threads", "1"]
+    (tmp_path / "full").mkdir()
+    done = subprocess.run([ridge.path, "run", path, *args], env={**os.environ, "RIDGE_HOME": str(tmp_path / "full")},
+                          capture_output=True, timeout=60, restore_signals=False, stdin=subprocess.DEVNULL,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20)))
+    assert done.returncode == 0 and b"roof" in done.stderr and b"ridge:" not in done.stderr
+    assert list((tmp_path / "full").iterdir()) == []
+    (tmp_path / "taken" / "peaks.json").mkdir(parents=True)
+    for home in (tmp_path / "absent", tmp_path / "taken"):
+        done = ridge("run", path, *args, env={"RIDGE_HOME": str(home)})
+        assert b"roof" in done.stderr and b"ridge:" not in done.stderr
+    assert [p.name for p in (tmp_path / "taken").iterdir()] == ["peaks.json"] and not (tmp_path / "absent").exists()
+
+
+def test_inputs_that_are_no_files(ridge, model, tmp_path):
+    """Pipes that nobody writes, devices without an end and folders are named, not waited for."""
+    path, fifo = model("smollm2-135m"), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for file, said in ((fifo, b"a pipe"), ("/dev/zero", b"a device"), (tmp_path, b"a directory")):
+        for command in (["perplexity", path, file], ["render", "--template", file],
+                        ["serve", path, "--port", 0, "--chat-template", file], ["tokenize", file],
+                        ["run", file, "hi"]):
+            assert said in ridge(*command, status=1, timeout=30).stderr, command
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    assert b"empty.gguf" in ridge("run", tmp_path / "empty.gguf", "hi", status=1).stderr
+    assert ridge.json("tokenize", path, "--json", stdin="Hello world") == {"ids": [19556, 905]}
+    folder = os.open("/", os.O_RDONLY)
+    for command in (["tokenize", path], ["render", path], ["render", path, "--jsonl"], ["score", path, "--ids"]):
+        done = subprocess.run([ridge.path, *command], stdin=folder, capture_output=True, timeout=30)
+        assert done.returncode == 1 and b"standard input" in done.stderr, command
+    os.close(folder)
