@@ -25,13 +25,14 @@ static ridge_status check_range(const char *name, uint64_t value, uint64_t low, 
 
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) {
-    if (a->threads < 0 || a->threads > 1024)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--threads: expected 1 to 1024, found %lld",
-                          (long long)a->threads);
-    RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, 65536, err));
-    RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1, 1 << 20, err));
+    if (a->threads < 0 || a->threads > ENGINE_MAX_THREADS)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--threads: expected 1 to %d, found %lld",
+                          ENGINE_MAX_THREADS, (long long)a->threads);
+    RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, ENGINE_MAX_SEQS, err));
+    RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1,
+                          ENGINE_MAX_BATCHED_TOKENS, err));
     RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
-    RIDGE_TRY(check_range("block-size", a->block_size, 1, 4096, err));
+    RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
     RIDGE_TRY(cli_model_path(path, model, err));
     const char *isa = getenv("RIDGE_CPU");
     *p = engine_params_default();

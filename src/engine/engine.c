@@ -18,18 +18,18 @@ static ridge_status check_params(const engine_params *p, ridge_error *err) {
     const struct {
         const char *name;
         uint32_t value, high;
-    } limits[] = {{"max_num_seqs", p->max_num_seqs, 4096},
-                  {"max_num_batched_tokens", p->max_num_batched_tokens, 1 << 17},
-                  {"block_size", p->block_size, 4096}};
+    } limits[] = {{"max_num_seqs", p->max_num_seqs, ENGINE_MAX_SEQS},
+                  {"max_num_batched_tokens", p->max_num_batched_tokens, ENGINE_MAX_BATCHED_TOKENS},
+                  {"block_size", p->block_size, ENGINE_MAX_BLOCK_SIZE}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < 1 || limits[i].value > limits[i].high) {
             error_where(err, limits[i].name);
             return RIDGE_FAIL(err, RIDGE_EINVAL, "%s must be between 1 and %u, found %u",
                               limits[i].name, limits[i].high, limits[i].value);
         }
-    if (p->n_threads < 0 || p->n_threads > 1024)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "threads must be between 0 and 1024, found %d",
-                          p->n_threads);
+    if (p->n_threads < 0 || p->n_threads > ENGINE_MAX_THREADS)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "threads must be between 0 and %d, found %d",
+                          ENGINE_MAX_THREADS, p->n_threads);
     return RIDGE_OK;
 }
 
@@ -119,22 +119,20 @@ static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *er
     return RIDGE_OK;
 }
 
-/* What was asked for by name must be there: a pool that is only promised fails in the middle of a
- * step. */
-static ridge_status check_cache_memory(const engine_params *p, ridge_error *err) {
+/* What was asked for by name must be there, as far as it can be used: a pool that is only promised
+ * fails in the middle of a step. */
+static ridge_status check_cache_memory(uint64_t bytes, ridge_error *err) {
     uint64_t available = mem_available_bytes();
-    if (available == 0 || p->kv_cache_bytes <= available) return RIDGE_OK;
-    return RIDGE_FAIL(
-        err, RIDGE_ENOMEM,
-        "--kv-cache-memory-bytes: a KV cache of %llu bytes was asked for, %llu bytes of "
-        "memory are free",
-        (unsigned long long)p->kv_cache_bytes, (unsigned long long)available);
+    if (available == 0 || bytes <= available) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_ENOMEM,
+                      "--kv-cache-memory-bytes: a KV cache of %llu bytes, but %llu bytes of memory "
+                      "are free",
+                      (unsigned long long)bytes, (unsigned long long)available);
 }
 
 static ridge_status open_cache(engine *e, ridge_error *err) {
     const engine_params *p = &e->params;
     dev_kv_layout *l = &e->kv_layout;
-    RIDGE_TRY(check_cache_memory(p, err));
     *l = (dev_kv_layout){.n_groups = e->model->n_groups,
                          .block_size = p->block_size,
                          .type = p->precise ? DEV_KV_F32 : DEV_KV_F16};
@@ -149,6 +147,7 @@ static ridge_status open_cache(engine *e, ridge_error *err) {
     uint64_t n_blocks = bytes / block_bytes, most = blocks_for(e, context) * p->max_num_seqs;
     if (n_blocks > most) n_blocks = most; /* more could never be used */
     if (n_blocks > INT32_MAX) n_blocks = INT32_MAX;
+    if (p->kv_cache_bytes > 0) RIDGE_TRY(check_cache_memory(n_blocks * block_bytes, err));
     RIDGE_TRY(choose_context(e, n_blocks, err));
     l->n_blocks = (uint32_t)n_blocks;
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));

@@ -19,6 +19,12 @@
 
 typedef struct engine engine;
 
+/* The most that engine_open takes; everything counts from 1. */
+#define ENGINE_MAX_THREADS 1024
+#define ENGINE_MAX_SEQS 4096
+#define ENGINE_MAX_BATCHED_TOKENS (1u << 17)
+#define ENGINE_MAX_BLOCK_SIZE 4096
+
 typedef struct {
     const char *model_path;          /* a .gguf file */
     int n_threads;                   /* 0: all usable */
@@ -28,7 +34,8 @@ typedef struct {
     uint32_t max_num_batched_tokens; /* per step */
     uint32_t max_model_len;          /* 0: the model's, cut to what the cache holds */
     uint32_t block_size;
-    uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context */
+    uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context; no more is taken
+                                than max_num_seqs sequences at their longest can use */
     const log_sink *log;     /* borrowed until engine_close */
 } engine_params;
 

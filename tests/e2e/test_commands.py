@@ -43,8 +43,17 @@ def test_unreadable_model(ridge, tmp_path):
 
 
 def test_cache_larger_than_memory(ridge, model):
-    done = ridge("run", model("smollm2-135m"), "hi", "--kv-cache-memory-bytes", "100000G", status=1)
-    assert b"cache" in done.stderr.lower()
+    cache = ("--kv-cache-memory-bytes", "100000G")
+    done = ridge("run", model("smollm2-135m"), "hi", *cache, "--max-model-len", 10**9, status=1)
+    assert b"cache" in done.stderr.lower() and b"bytes of memory are free" in done.stderr
+    # What one sequence can use of it is there.
+    ridge("run", model("smollm2-135m"), "hi", *cache, "--max-tokens", 1)
+
+
+def test_limits_are_the_engines(ridge, model):
+    for flag, most in (("--max-num-seqs", 4096), ("--max-num-batched-tokens", 1 << 17), ("--block-size", 4096)):
+        done = ridge("serve", model("smollm2-135m"), flag, most + 1, status=1)
+        assert f"{flag}: expected 1 to {most}, found {most + 1}".encode() in done.stderr
 
 
 def test_prompt_too_long(ridge, model):

@@ -476,6 +476,42 @@ static void test_a_cache_too_small_says_so(void **state) {
     engine_close(e);
 }
 
+/* Of what was asked for only what can be used has to be there. */
+static void test_a_cache_larger_than_memory(void **state) {
+    (void)state;
+    engine *e = NULL;
+    ridge_error err = {0};
+    engine_stats stats;
+    engine_params p = small_params(llama_path);
+    p.kv_cache_bytes = (uint64_t)1 << 60;
+    assert_int_equal(engine_open(&e, &p, NULL), RIDGE_OK);
+    engine_get_stats(e, &stats);
+    assert_int_equal(stats.kv_blocks, 32 * TINY_N_CONTEXT / p.block_size);
+    engine_close(e);
+    p.max_model_len = 1 << 30;
+    assert_int_equal(engine_open(&e, &p, &err), RIDGE_ENOMEM);
+    assert_non_null(strstr(err.text, "bytes of memory are free"));
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    engine *e = NULL;
+    for (int i = 0; i < 4; i++) {
+        engine_params p = small_params(llama_path);
+        if (i == 0) p.max_num_seqs = ENGINE_MAX_SEQS + 1;
+        if (i == 1) p.max_num_batched_tokens = ENGINE_MAX_BATCHED_TOKENS + 1;
+        if (i == 2) p.block_size = ENGINE_MAX_BLOCK_SIZE + 1;
+        if (i == 3) p.n_threads = ENGINE_MAX_THREADS + 1;
+        assert_int_equal(engine_open(&e, &p, NULL), RIDGE_EINVAL);
+    }
+    engine_params p = small_params(llama_path);
+    p.max_num_seqs = ENGINE_MAX_SEQS;
+    p.max_num_batched_tokens = 4096;
+    p.block_size = ENGINE_MAX_BLOCK_SIZE;
+    assert_int_equal(engine_open(&e, &p, NULL), RIDGE_OK);
+    engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_changes_an_answer),
@@ -489,6 +525,8 @@ int main(void) {
         cmocka_unit_test(test_submit_survives_every_failing_allocation),
         cmocka_unit_test(test_open_survives_every_failing_allocation),
         cmocka_unit_test(test_a_cache_too_small_says_so),
+        cmocka_unit_test(test_a_cache_larger_than_memory),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, open_llama, close_llama);
 }
