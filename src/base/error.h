@@ -26,6 +26,11 @@ ridge_status error_set_errno(ridge_error *err, ridge_status code, const char *fo
 void error_where(ridge_error *err, const char *where);
 void error_reset(ridge_error *err);
 
+/* "s", but not of one: ("%zu token%s", n, plural(n)). */
+static inline const char *plural(uint64_t n) {
+    return n == 1 ? "" : "s";
+}
+
 /* Returns early with the status of an inner call that has already filled err. */
 #define RIDGE_TRY(call)                                                                            \
     do {                                                                                           \

@@ -108,8 +108,8 @@ const char *answer_finish_name(engine_finish finish) {
 void answer_print_timing(engine *e, const answer *a) {
     const engine_usage *u = &a->usage;
     uint32_t n = u->completion_tokens;
-    fprintf(stderr, "%u prompt tokens, %u answered; TTFT %.0f ms", u->prompt_tokens, n,
-            u->ttft_s * 1e3);
+    fprintf(stderr, "%u prompt token%s, %u answered; TTFT %.0f ms", u->prompt_tokens,
+            plural(u->prompt_tokens), n, u->ttft_s * 1e3);
     if (n > 1 && u->decode_s > 0)
         fprintf(stderr, ", TPOT %.2f ms, %.1f tokens/s", u->decode_s / (n - 1) * 1e3,
                 (n - 1) / u->decode_s);

@@ -50,7 +50,8 @@ static void chat_save(const chat *c, const char *path) {
     } else if (json_dump_file(c->messages, path, JSON_INDENT(2)) != 0) {
         fprintf(stderr, "ridge: cannot write '%s': %s\n", path, strerror(errno));
     } else {
-        fprintf(stderr, "%zu messages saved to %s\n", json_array_size(c->messages), path);
+        fprintf(stderr, "%zu message%s saved to %s\n", json_array_size(c->messages),
+                plural(json_array_size(c->messages)), path);
     }
 }
 

@@ -202,9 +202,9 @@ static void print_json(engine *e, const bench_args *a, const char *model,
 static void print_table(engine *e, const machine_peaks *peaks, const bench_result *results,
                         size_t n) {
     char *cpu = machine_cpu_name();
-    printf("%s, %d threads, %s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n",
-           cpu != NULL ? cpu : "", engine_n_threads(e), engine_isa(e),
-           peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
+    printf("%s, %d thread%s, %s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n",
+           cpu != NULL ? cpu : "", engine_n_threads(e), plural((uint64_t)engine_n_threads(e)),
+           engine_isa(e), peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
            peaks->f32_flops_per_s / 1e9);
     printf("%-8s %6s %10s %10s %10s %7s %7s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s", "MBU",
            "MFU");

@@ -71,8 +71,8 @@ static ridge_status get_per_layer(const facts *f, const char *name, int64_t *out
     if (gguf_get_array(f->g, key.text, &type, &n)) {
         if (n != f->n_layers || !gguf_array_i64(f->g, key.text, out, n))
             return RIDGE_FAIL(err, RIDGE_EFORMAT,
-                              "key '%s': %zu elements, expected %llu integers (one per layer)",
-                              key.text, n, (unsigned long long)f->n_layers);
+                              "key '%s': %zu element%s, expected %llu integers (one per layer)",
+                              key.text, n, plural(n), (unsigned long long)f->n_layers);
     } else {
         RIDGE_TRY(get_count(f, key.text, MAX_WIDTH, &all, err));
         bool given = gguf_has(f->g, key.text, NULL);
@@ -176,8 +176,8 @@ static ridge_status check_array(const gguf *g, const char *key, gguf_type a, ggu
     if (!gguf_get_array(g, key, &type, &found) || (type != a && type != b))
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "key '%s': expected an array of %s", key, expected);
     if (n != 0 && found != n)
-        return RIDGE_FAIL(err, RIDGE_EFORMAT, "key '%s': %zu elements, expected %zu (the tokens)",
-                          key, found, n);
+        return RIDGE_FAIL(err, RIDGE_EFORMAT, "key '%s': %zu element%s, expected %zu (the tokens)",
+                          key, found, plural(found), n);
     return RIDGE_OK;
 }
 
@@ -386,11 +386,11 @@ static void put_text(buf *b, const facts *f, const char *path, bool list) {
     if (list) put_tensor_list(b, f->g, false);
     buf_printf(b, "\ncache (f16)\n  %-32s %llu bytes\n", "per token",
                (unsigned long long)f->kv_bytes_per_token);
-    buf_printf(b, "  %-32s %.1f MiB for %llu tokens\n", "full context", mib(f->kv_bytes_context),
-               (unsigned long long)f->context);
+    buf_printf(b, "  %-32s %.1f MiB for %llu token%s\n", "full context", mib(f->kv_bytes_context),
+               (unsigned long long)f->context, plural(f->context));
     if (f->window != 0)
-        buf_printf(b, "  %-32s %llu tokens: layers with a window need no more\n", "sliding window",
-                   (unsigned long long)f->window);
+        buf_printf(b, "  %-32s %llu token%s: layers with a window need no more\n", "sliding window",
+                   (unsigned long long)f->window, plural((uint64_t)f->window));
 }
 
 static ridge_status inspect(const char *model, bool json, bool list, buf *out, ridge_error *err) {

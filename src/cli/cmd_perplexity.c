@@ -114,8 +114,8 @@ int cmd_perplexity(int argc, char **argv) {
         status = tokenizer_encode(engine_tokenizer(e), text, n, (tokenizer_options){.add_bos = bos},
                                   &ids, &n_ids, &err);
     if (status == RIDGE_OK && n_ids < ctx)
-        status = RIDGE_FAIL(&err, RIDGE_EINVAL, "'%s' has %zu tokens: one window needs %zu",
-                            argv[1], n_ids, (size_t)ctx);
+        status = RIDGE_FAIL(&err, RIDGE_EINVAL, "'%s' has %zu token%s: one window needs %zu",
+                            argv[1], n_ids, plural(n_ids), (size_t)ctx);
     if (status == RIDGE_OK) {
         t.n_vocab = engine_n_vocab(e);
         engine_on_logits(e, tally_row, &t);

@@ -112,7 +112,8 @@ static ridge_status score_ids(engine *e, const score_args *a, const int32_t *ids
 
 static ridge_status ids_from_json(const json_t *list, int32_t **ids, size_t *n, ridge_error *err) {
     if (!json_is_array(list))
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "expected a JSON list of token ids");
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "expected a JSON list of token ids, or {\"ids\":[...]}");
     *n = json_array_size(list);
     *ids = mem_zalloc(*n, sizeof **ids);
     if (*ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "token ids");
@@ -200,17 +201,19 @@ static int score_lines(engine *e, const score_args *a, const char *input, size_t
 static ridge_status score_input(engine *e, const score_args *a, const char *input, size_t n,
                                 FILE *logits, ridge_error *err) {
     buf out = {0};
-    json_t *list = NULL;
+    json_t *value = NULL, *list = NULL;
     if (a->ids) {
         json_error_t json_error;
-        list = json_loadb(input, n, 0, &json_error);
-        if (list == NULL)
+        value = json_loadb(input, n, 0, &json_error);
+        if (value == NULL)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "standard input is no JSON list of ids: %s",
                               json_error.text);
+        list = json_is_object(value) ? json_object_get(value, "ids") : value;
+        if (list == NULL) list = value; /* named as what it is not */
     }
     ridge_status status = score_one(e, a, input, n, list, a->parse_special, logits, &out, err);
     if (status == RIDGE_OK) printf("%s\n", out.data);
-    json_decref(list);
+    json_decref(value);
     buf_free(&out);
     return status;
 }
@@ -221,7 +224,7 @@ int cmd_score(int argc, char **argv) {
         {"top", CLI_UINT, &a.top, "most likely tokens per position (default 10)"},
         {"json", CLI_FLAG, &a.json, "one JSON document (the only format; accepted for symmetry)"},
         {"jsonl", CLI_FLAG, &a.jsonl, "one JSON value per input line"},
-        {"ids", CLI_FLAG, &a.ids, "standard input is a JSON list of token ids"},
+        {"ids", CLI_FLAG, &a.ids, "standard input is a JSON list of token ids, or {\"ids\":[...]}"},
         {"parse-special", CLI_FLAG, &a.parse_special,
          "control tokens in the text become their ids"},
         {"bos", CLI_FLAG, &a.bos, "BOS first where the model says so (default; --no-bos)"},

@@ -97,10 +97,10 @@ static void note_offset(const reader *r) {
 
 static ridge_status need(const reader *r, uint64_t n) {
     if (n <= r->size - r->at) return RIDGE_OK;
-    return FAIL(r,
-                "the file ends inside the %s%s%.100s%s: %llu bytes needed at offset %zu, %zu left",
-                r->part, r->name != NULL ? " '" : "", r->name != NULL ? r->name : "",
-                r->name != NULL ? "'" : "", (unsigned long long)n, r->at, r->size - r->at);
+    return FAIL(
+        r, "the file ends inside the %s%s%.100s%s: %llu byte%s needed at offset %zu, %zu left",
+        r->part, r->name != NULL ? " '" : "", r->name != NULL ? r->name : "",
+        r->name != NULL ? "'" : "", (unsigned long long)n, plural(n), r->at, r->size - r->at);
 }
 
 static ridge_status read_u32(reader *r, uint32_t *out) {
@@ -147,7 +147,7 @@ static ridge_status read_name(reader *r, const char *part, size_t limit, gguf_st
 
 static ridge_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
     uint32_t version;
-    if (r->size < 4) return FAIL(r, "not a GGUF file: it has %zu bytes", r->size);
+    if (r->size < 4) return FAIL(r, "not a GGUF file: it has %zu byte%s", r->size, plural(r->size));
     if (memcmp(r->data, "GGUF", 4) != 0)
         return FAIL(r, "not a GGUF file: it begins with bytes %02x %02x %02x %02x, not 'GGUF'",
                     r->data[0], r->data[1], r->data[2], r->data[3]);
@@ -167,11 +167,11 @@ static ridge_status read_header(reader *r, uint64_t *n_tensors, uint64_t *n_keys
     RIDGE_TRY(read_u64(r, n_keys));
     size_t left = r->size - r->at;
     if (*n_keys > left / MIN_KEY_BYTES || *n_keys > GGUF_MAX_KEYS)
-        return FAIL(r, "the header promises %llu keys; %zu bytes are left, and the limit is %d",
-                    (unsigned long long)*n_keys, left, GGUF_MAX_KEYS);
+        return FAIL(r, "the header promises %llu keys; %zu byte%s left, and the limit is %d",
+                    (unsigned long long)*n_keys, left, plural(left), GGUF_MAX_KEYS);
     if (*n_tensors > left / MIN_TENSOR_BYTES || *n_tensors > GGUF_MAX_TENSORS)
-        return FAIL(r, "the header promises %llu tensors; %zu bytes are left, and the limit is %d",
-                    (unsigned long long)*n_tensors, left, GGUF_MAX_TENSORS);
+        return FAIL(r, "the header promises %llu tensors; %zu byte%s left, and the limit is %d",
+                    (unsigned long long)*n_tensors, left, plural(left), GGUF_MAX_TENSORS);
     return RIDGE_OK;
 }
 
@@ -195,8 +195,9 @@ static ridge_status read_array(reader *r, gguf_entry *e) {
     e->value = r->data + r->at;
     size_t each = element == GGUF_STRING ? 8 : types[element].bytes, left = r->size - r->at;
     if (e->n > left / each)
-        return FAIL(r, "key '%.100s': an array of %llu %ss, but %zu bytes are left", e->name,
-                    (unsigned long long)e->n, types[element].name, left);
+        return FAIL(r, "key '%.100s': an array of %llu %s%s, but %zu byte%s left", e->name,
+                    (unsigned long long)e->n, types[element].name, plural(e->n), left,
+                    plural(left));
     if (element != GGUF_STRING) {
         r->at += (size_t)e->n * each;
         return element == GGUF_BOOL ? check_bools(r, e) : RIDGE_OK;

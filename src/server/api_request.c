@@ -64,9 +64,9 @@ static bool fits(const api_request *r, size_t n_ids, uint32_t limit) {
 static bool fail_length(const api_request *r, size_t n_ids, bool at_least, uint32_t limit,
                         const char *param, api_error *e) {
     return api_fail(e, 400, param,
-                    "This model's maximum context length is %u tokens. However, your request has "
-                    "%s%zu input tokens%s. Please reduce the length of the input.",
-                    limit, at_least ? "at least " : "", n_ids,
+                    "This model's maximum context length is %u token%s. However, your request has "
+                    "%s%zu input token%s%s. Please reduce the length of the input.",
+                    limit, plural(limit), at_least ? "at least " : "", n_ids, plural(n_ids),
                     r->engine.prompt_only ? "" : " and needs room for an answer");
 }
 

@@ -33,13 +33,41 @@ static bool check_size(const char *text, size_t n, api_error *e) {
     return true;
 }
 
+static bool has_beyond_64_bits(const json_t *value) {
+    const char *key;
+    json_t *inner;
+    size_t i;
+    if (json_is_real(value)) return fabs(json_real_value(value)) >= 0x1p63;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, inner) if (has_beyond_64_bits(inner)) return true;
+    } else if (json_is_object(value)) {
+        json_object_foreach((json_t *)value, key, inner) if (has_beyond_64_bits(inner)) return true;
+    }
+    return false;
+}
+
+/* jansson reads integers of 64 bits and says of others only where they stand. */
+static void fail_parse(const char *text, size_t n, const json_error_t *why, api_error *e) {
+    json_t *root = NULL, *value;
+    const char *key, *name = NULL;
+    if (json_error_code(why) == json_error_numeric_overflow)
+        root = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    json_object_foreach(root, key, value) if (name == NULL && has_beyond_64_bits(value)) name = key;
+    if (name != NULL)
+        api_fail(e, 400, name, "'%.60s' is out of range: integers have 64 bits (%s)", name,
+                 why->text);
+    else
+        api_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d (byte %d): %s",
+                 why->line, why->column, why->position, why->text);
+    json_decref(root);
+}
+
 json_t *json_parse_object(const char *text, size_t n, api_error *e) {
     json_error_t why;
     if (!check_size(text, n, e)) return NULL;
     json_t *root = json_loadb(n > 0 ? text : "", n, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (root == NULL) {
-        api_fail(e, 400, NULL, "the body is not valid JSON: line %d, column %d (byte %d): %s",
-                 why.line, why.column, why.position, why.text);
+        fail_parse(text, n, &why, e);
         return NULL;
     }
     if (!json_is_object(root)) {

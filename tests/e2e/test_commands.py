@@ -135,6 +135,27 @@ def test_score_bad_ids(ridge, model):
         assert ridge("score", path, "--ids", "--json", stdin=text, status=1).stderr != b"", text
 
 
+def test_ids_as_tokenize_prints_them(ridge, model):
+    """What one command prints the other takes: {"ids":[...]} as well as a list."""
+    path = model("smollm2-135m")
+    printed = ridge.text("tokenize", path, "--json", stdin="Hello world")
+    listed = json.dumps(json.loads(printed)["ids"])
+    assert ridge.text("score", path, "--ids", stdin=printed) == ridge.text("score", path, "--ids", stdin=listed)
+    for ids in (printed, listed):
+        assert ridge.json("detokenize", path, "--json", stdin=ids) == {"text": "Hello world"}
+    for bad in ('{"id":[1]}', '{"ids":5}', '{"ids":[99999999999999999999]}'):
+        assert b"ids" in ridge("score", path, "--ids", stdin=bad, status=1).stderr
+
+
+def test_one_is_no_plural(ridge, model, tmp_path):
+    path, saved = model("smollm2-135m"), tmp_path / "chat.json"
+    done = ridge("run", path, "--raw", "Hello", "--max-tokens", 1)
+    assert b"1 prompt token, 1 answered" in done.stderr
+    assert b"1 message saved" in ridge("run", path, "--system", "x", stdin=f"/save {saved}\n").stderr
+    (tmp_path / "x").write_text("Hello")
+    assert b"has 1 token:" in ridge("perplexity", path, tmp_path / "x", status=1).stderr
+
+
 def test_score_jsonl_goes_on_after_a_bad_line(ridge, model):
     done = ridge("score", model("smollm2-135m"), "--jsonl", stdin='"Hello world"\nnonsense\n[19556, 905]\n', status=1)
     documents = [json.loads(line) for line in done.stdout.splitlines()]
