@@ -1,9 +1,7 @@
 /* engine/engine: see engine.h. Opening and closing; the crank itself is step.c. */
 #include "engine/engine_internal.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/team.h"
@@ -61,25 +59,6 @@ static ridge_status copy_texts(engine *e, ridge_error *err) {
     for (int32_t id = 0, i = 0; id < n; id++)
         if (tokenizer_is_eog(e->tokenizer, id)) e->end_ids[i++] = id;
     return RIDGE_OK;
-}
-
-/* What decides the numbers: the file (its table and a part of each tensor), the path through the
- * kernels, the cache's type, and this version. */
-static void make_fingerprint(engine *e) {
-    XXH64_hash_t h = XXH64(RIDGE_VERSION, strlen(RIDGE_VERSION), e->params.precise);
-    uint64_t size = gguf_file_bytes(e->file);
-    h = XXH64(&size, sizeof size, h);
-    for (size_t i = 0; i < gguf_n_tensors(e->file); i++) {
-        const gguf_tensor *t = gguf_tensor_at(e->file, i);
-        h = XXH64(t->name, strlen(t->name), h);
-        h = XXH64(&t->type, sizeof t->type, h);
-        h = XXH64(t->data, t->size_bytes < 4096 ? t->size_bytes : 4096, h);
-        gguf_tensor_drop(e->file, t);
-    }
-    const char *isa = engine_isa(e);
-    h = XXH64(isa, strlen(isa), h);
-    h = XXH64(&e->kv_layout.type, sizeof e->kv_layout.type, h);
-    snprintf(e->fingerprint, sizeof e->fingerprint, "fp_%016llx", (unsigned long long)h);
 }
 
 /* The cache. */
@@ -191,7 +170,8 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
         engine_close(e);
         return status;
     }
-    make_fingerprint(e);
+    fingerprint_path numbers = {RIDGE_VERSION, engine_isa(e), e->kv_layout.type, e->params.precise};
+    fingerprint_make(e->fingerprint, e->file, &numbers);
     e->params.model_path = NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;

@@ -129,8 +129,12 @@ const tokenizer *engine_tokenizer(const engine *e);
 const char *engine_chat_template(const engine *e); /* from the file; NULL: none */
 int32_t engine_n_vocab(const engine *e);
 uint32_t engine_max_model_len(const engine *e);
-const char *
-engine_fingerprint(const engine *e);     /* file, ISA path, KV type, precise, version: "fp_..." */
+/* "fp_" and 16 hexadecimal digits, XXH3 over what decides an answer's bits: the version, the ISA
+ * path, the KV cache's type, precise; of each file all that stands before the data (every metadata
+ * key and value, the table of tensors); of each tensor the first, the middle and the last 4 KiB
+ * (all of one up to 12 KiB). Not the tensors' other bytes: opening a file must not read all of it.
+ */
+const char *engine_fingerprint(const engine *e);
 const char *engine_isa(const engine *e); /* "avx512" */
 int engine_n_threads(const engine *e);
 uint64_t engine_n_parameters(const engine *e);

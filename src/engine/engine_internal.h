@@ -41,6 +41,17 @@ typedef struct {
     uint32_t row, position; /* in the batch; of the token in the sequence */
 } wanted_row;
 
+typedef char fingerprint[24];
+
+/* What decides the numbers beside the file. */
+typedef struct {
+    const char *version, *isa;
+    dev_kv_type kv_type;
+    bool precise;
+} fingerprint_path;
+
+void fingerprint_make(fingerprint out, const gguf *file, const fingerprint_path *path);
+
 struct engine {
     engine_params params;
     gguf *file;
@@ -53,7 +64,7 @@ struct engine {
     scheduler *sched;
     sampler *sampler;
     char *chat_template; /* NULL: none */
-    char fingerprint[24];
+    fingerprint fingerprint;
     int32_t *end_ids; /* [n_end_ids] tokens that end a generation */
     size_t n_end_ids;
     uint64_t kv_token_bytes;

@@ -409,6 +409,12 @@ uint64_t gguf_file_bytes(const gguf *g) {
     return bytes;
 }
 
+const void *gguf_header(const gguf *g, size_t part, size_t *size) {
+    if (part >= g->n_parts) return NULL;
+    *size = g->parts[part].header_size;
+    return g->parts[part].data;
+}
+
 void gguf_tensor_drop(const gguf *g, const gguf_tensor *t) {
     const unsigned char *p = t->data;
     for (size_t i = 0; i < g->n_parts; i++) {

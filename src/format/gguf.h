@@ -77,6 +77,9 @@ size_t gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, size_t i);
 const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: absent */
 uint64_t gguf_file_bytes(const gguf *g);
+/* What stands before the data in the file (of a split: each has its own): every key and value and
+ * the table of tensors, [*size] bytes. NULL: no such part. */
+const void *gguf_header(const gguf *g, size_t part, size_t *size);
 /* Gives back the file pages under a tensor once the device holds its own copy. */
 void gguf_tensor_drop(const gguf *g, const gguf_tensor *t);
 

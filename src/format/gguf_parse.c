@@ -374,6 +374,7 @@ static ridge_status read_tensors(reader *r, gguf_part *part, uint64_t n, size_t 
         part->n_tensors++;
     }
     /* Offsets count from the end of this table, which is known only now. */
+    part->header_size = r->at;
     if (!mem_add(r->at, alignment - 1, &data_begin)) return FAIL(r, "the file is too large");
     data_begin &= ~(alignment - 1);
     size_t data_end = data_begin;
