@@ -81,8 +81,13 @@ static bool encode_all(encoder *e, const char *s, size_t n, bool parse_special) 
     return encode_text(e, s + begin, n - begin, prefix);
 }
 
-static bool encoder_init(encoder *e, const tokenizer *t, const char *text, size_t n) {
-    *e = (encoder){.t = t, .base = text};
+void encoder_init(encoder *e, const tokenizer *t) {
+    *e = (encoder){.t = t, .longest = t->vocab.longest};
+}
+
+static bool prepare(encoder *e, const tokenizer *t, const char *text, size_t n) {
+    encoder_init(e, t);
+    e->base = text;
     e->rewrites = t->family != KIND_BPE || (t->nfc && !nfc_is_clean(text, n));
     size_t entries = n / CACHE_TEXT_PER_ENTRY;
     if (entries > CACHE_MAX) entries = CACHE_MAX;
@@ -92,7 +97,7 @@ static bool encoder_init(encoder *e, const tokenizer *t, const char *text, size_
     return e->cache != NULL;
 }
 
-static void encoder_deinit(encoder *e) {
+void encoder_deinit(encoder *e) {
     buf_free(&e->work);
     mem_free(e->cache);
     mem_free(e->symbols);
@@ -107,6 +112,16 @@ static void drop_second_bos(encoder *e) {
     e->n_ids--;
 }
 
+/* A run of what has no token is one unknown token, as SentencePiece has it. */
+static void fuse_unknown(encoder *e) {
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_ids; i++) {
+        if (e->ids[i] == NO_TOKEN && i + 1 < e->n_ids && e->ids[i + 1] == NO_TOKEN) continue;
+        e->ids[n++] = e->ids[i] == NO_TOKEN ? e->t->unknown : e->ids[i];
+    }
+    e->n_ids = n;
+}
+
 ridge_status tokenizer_encode(const tokenizer *t, const char *text, size_t n,
                               tokenizer_options options, int32_t **ids, size_t *n_ids,
                               ridge_error *err) {
@@ -114,8 +129,9 @@ ridge_status tokenizer_encode(const tokenizer *t, const char *text, size_t n,
     if (n > INT32_MAX / 4)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE, "text of %zu bytes, limit %d", n, INT32_MAX / 4);
     bool bos = options.add_bos && t->adds_bos, eos = options.add_bos && t->adds_eos;
-    bool ok = encoder_init(&e, t, text, n) && (!bos || encoder_put(&e, t->bos)) &&
+    bool ok = prepare(&e, t, text, n) && (!bos || encoder_put(&e, t->bos)) &&
               encode_all(&e, text, n, options.parse_special);
+    if (ok) fuse_unknown(&e);
     if (ok && bos) drop_second_bos(&e);
     if (ok && eos && (e.n_ids == 0 || e.ids[e.n_ids - 1] != t->eos)) ok = encoder_put(&e, t->eos);
     if (ok && e.ids == NULL) ok = (e.ids = mem_alloc(sizeof *e.ids)) != NULL;

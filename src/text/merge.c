@@ -21,7 +21,8 @@ static void rate(encoder *e, const char *s, symbol *left) {
     if (left->next < 0) return;
     const symbol *right = &e->symbols[left->next];
     if (t->family == KIND_SPM) {
-        int32_t id = vocab_find(&t->vocab, s + left->begin, left->len + right->len);
+        size_t n = left->len + right->len;
+        int32_t id = n <= e->longest ? vocab_find(&t->vocab, s + left->begin, n) : NO_TOKEN;
         if (id == NO_TOKEN) return;
         left->merged = id;
         left->rank = t->vocab.tokens[id].rank;

@@ -115,10 +115,74 @@ static bool put_bytes(encoder *e, const char *s, size_t n) {
     const tokenizer *t = e->t;
     for (size_t i = 0; i < n; i++)
         if (t->byte_id[(uint8_t)s[i]] == NO_TOKEN)
-            return t->unknown == NO_TOKEN || encoder_put(e, t->unknown);
+            return t->unknown == NO_TOKEN || encoder_put(e, NO_TOKEN);
     for (size_t i = 0; i < n; i++)
         if (!encoder_put(e, t->byte_id[(uint8_t)s[i]])) return false;
     return true;
+}
+
+static bool is_unused(const tokenizer *t, int32_t id) {
+    return t->family == KIND_SPM && id != NO_TOKEN && t->vocab.tokens[id].type == TOKEN_UNUSED;
+}
+
+/* An unused token is put as the two that make it, and these likewise; one that nothing makes counts
+ * as unknown. The heap is the stack of what is still to put: begin << 32 | length. */
+static bool put_unused(encoder *e, const char *s, const symbol *made) {
+    const vocab *v = &e->t->vocab;
+    uint64_t part = (uint64_t)made->begin << 32 | made->len;
+    for (e->n_heap = 0;;) {
+        const char *at = s + (part >> 32);
+        size_t len = (uint32_t)part;
+        int32_t id = vocab_find(v, at, len);
+        uint32_t left = is_unused(e->t, id) ? v->tokens[id].left : 0;
+        if (left > 0) {
+            if (!mem_grow((void **)&e->heap, &e->heap_capacity, e->n_heap + 1, sizeof *e->heap))
+                return false;
+            e->heap[e->n_heap++] = part + ((uint64_t)left << 32) - left;
+            part = (part >> 32 << 32) | left;
+            continue;
+        }
+        bool known = id != NO_TOKEN && !is_unused(e->t, id);
+        if (!(known ? encoder_put(e, id) : put_bytes(e, at, len))) return false;
+        if (e->n_heap == 0) return true;
+        part = e->heap[--e->n_heap];
+    }
+}
+
+/* symbols[0, n): the characters of s. NULL: out of memory. */
+static symbol *read_characters(encoder *e, const char *s, size_t n, size_t *n_symbols) {
+    symbol *symbols = encoder_symbols(e, n);
+    size_t width;
+    *n_symbols = 0;
+    for (size_t i = 0; i < n && symbols != NULL; i += width) {
+        character_at(s + i, n - i, &width);
+        int32_t id = vocab_find(&e->t->vocab, s + i, width);
+        symbols[(*n_symbols)++] =
+            (symbol){(uint32_t)i, (uint32_t)width, id, -1, -1, NO_RANK, NO_TOKEN};
+    }
+    return symbols;
+}
+
+/* What is merged inside a stretch of text depends on that stretch alone, as long as nothing joins
+ * across its ends; so the two symbols that an unused token is last made of are the same wherever it
+ * is made: those that are left when all but the whole may be made. */
+ridge_status spm_split_unused(tokenizer *t, ridge_error *err) {
+    encoder e;
+    encoder_init(&e, t);
+    bool ok = true;
+    for (size_t i = 0; i < t->vocab.n && ok; i++) {
+        vocab_token *token = &t->vocab.tokens[i];
+        const char *key = t->vocab.text + token->key;
+        size_t n_symbols;
+        if (token->type != TOKEN_UNUSED || token->key_len < 2) continue;
+        e.longest = token->key_len - 1;
+        const symbol *symbols = read_characters(&e, key, token->key_len, &n_symbols);
+        ok = symbols != NULL && encoder_merge(&e, key, n_symbols);
+        int32_t second = ok ? symbols[0].next : -1;
+        if (second >= 0 && symbols[second].next < 0) token->left = symbols[0].len;
+    }
+    encoder_deinit(&e);
+    return ok ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "unused tokens");
 }
 
 bool spm_encode_piece(encoder *e, const char *s, size_t n) {
@@ -127,20 +191,15 @@ bool spm_encode_piece(encoder *e, const char *s, size_t n) {
         int32_t id = vocab_find(&t->vocab, s, n);
         if (id != NO_TOKEN) return encoder_put(e, id);
     }
-    symbol *symbols = encoder_symbols(e, n);
+    size_t n_symbols;
+    const symbol *symbols = read_characters(e, s, n, &n_symbols);
     if (symbols == NULL) return false;
-    size_t n_symbols = 0, width;
-    for (size_t i = 0; i < n; i += width) {
-        character_at(s + i, n - i, &width);
-        int32_t id = vocab_find(&t->vocab, s + i, width);
-        symbols[n_symbols++] =
-            (symbol){(uint32_t)i, (uint32_t)width, id, -1, -1, NO_RANK, NO_TOKEN};
-    }
     if (!encoder_merge(e, s, n_symbols)) return false;
     for (int32_t i = 0; i >= 0; i = symbols[i].next) {
         const symbol *made = &symbols[i];
-        bool ok = made->id != NO_TOKEN ? encoder_put(e, made->id)
-                                       : put_bytes(e, s + made->begin, made->len);
+        bool ok = made->id == NO_TOKEN     ? put_bytes(e, s + made->begin, made->len)
+                  : is_unused(t, made->id) ? put_unused(e, s, made)
+                                           : encoder_put(e, made->id);
         if (!ok) return false;
     }
     return true;

@@ -376,6 +376,7 @@ static ridge_status load(tokenizer *t, const gguf *g, const log_sink *log, ridge
     if (t->family != KIND_BPE) RIDGE_TRY(spm_load(t, err));
     if (t->family == KIND_SPM) {
         RIDGE_TRY(load_scores(&t->vocab, g, err));
+        RIDGE_TRY(spm_split_unused(t, err));
         set_spm_ids(t);
         gguf_get_bool(g, KEY("add_space_prefix"), &t->space_prefix);
     } else {

@@ -34,6 +34,7 @@ typedef struct {
     uint32_t key, key_len;     /* in vocab.text: what merges look up; byte-level: the bytes */
     uint32_t bytes, bytes_len; /* in vocab.text: what it stands for in a text */
     uint32_t rank;             /* SPM: place in the order of scores; equal scores share one */
+    uint32_t left;             /* SPM, unused: bytes of the left of the two that make it; 0: none */
     uint8_t type;
     bool is_piece;     /* merging makes it; others are only found as a whole, if at all */
     bool strips_right; /* whitespace after it in a text belongs to it */
@@ -128,9 +129,12 @@ typedef struct {
     size_t symbols_capacity;
     uint64_t *heap; /* scratch of a long piece: rank << 32 | symbol */
     size_t n_heap, heap_capacity;
+    size_t longest; /* SPM: bytes of the longest token that may be made */
 } encoder;
 
-bool encoder_put(encoder *e, int32_t id);
+void encoder_init(encoder *e, const tokenizer *t);
+void encoder_deinit(encoder *e);
+bool encoder_put(encoder *e, int32_t id); /* NO_TOKEN: unknown; neighbours become one token */
 /* Looks the piece up among those met, else merges it (and remembers). s lies in e->base. */
 bool encoder_piece(encoder *e, const char *s, size_t n);
 symbol *encoder_symbols(encoder *e, size_t n); /* scratch for n; NULL: out of memory */
@@ -146,6 +150,7 @@ bool spm_encode_piece(encoder *e, const char *s, size_t n);
 /* Building, each from the metadata. */
 ridge_status bpe_load(tokenizer *t, const gguf *g, ridge_error *err) RIDGE_CHECKED;
 ridge_status spm_load(tokenizer *t, ridge_error *err) RIDGE_CHECKED;
+ridge_status spm_split_unused(tokenizer *t, ridge_error *err) RIDGE_CHECKED; /* after the ranks */
 int spm_byte_of(const char *s, size_t n); /* "<0x0A>" -> 10; -1: another text */
 const merge_slot *merge_find(const merge_table *m, int32_t left, int32_t right); /* NULL: none */
 
