@@ -53,6 +53,9 @@ void api_request_free(api_request *r); /* may be called again */
 /* 404 unless root's model is absent or one of the names. */
 bool api_check_model(const json_t *root, const api_names *names, api_error *e);
 
+/* 400, naming the field, for what ridge has not got and would change the answer. */
+bool api_check_features(const json_t *root, api_error *e);
+
 /* Parts of the above, in api_sampling.c and api_chat.c. */
 bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e);
 /* The messages as a prompt's text, appended to out; also for /tokenize. */

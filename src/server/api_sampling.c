@@ -9,33 +9,43 @@
 #include "server/api_request.h"
 #include "server/json_field.h"
 
-/* Fields which would change the answer if they were honoured. Values that ask for nothing (false,
- * an empty list, text or object) are as good as absent. */
+/* Fields that ask for another answer, or more of it, than the one that ridge would give: OpenAI's,
+ * vLLM's, SGLang's and llama-server's. Values that ask for nothing (false, an empty list or text)
+ * are as good as absent. */
 static bool refuse_missing_features(const json_t *root, api_error *e) {
     static const char *const missing[] = {
-        "guided_json",
-        "guided_regex",
+        "allowed_token_ids",
+        "audio",
+        "bad_words",
+        "chat_template",
+        "continue_final_message",
+        "custom_logit_processor",
+        "ebnf",
+        "functions",
+        "grammar",
         "guided_choice",
         "guided_grammar",
-        "grammar",
-        "json_schema",
-        "regex",
-        "ebnf",
-        "structured_outputs",
-        "functions",
-        "suffix",
-        "use_beam_search",
-        "bad_words",
-        "allowed_token_ids",
-        "prompt_logprobs",
-        "truncate_prompt_tokens",
-        "continue_final_message",
-        "chat_template",
-        "audio",
-        "lora_path",
+        "guided_json",
+        "guided_regex",
         "include_stop_str_in_output",
+        "json_schema",
+        "logits_processors",
+        "logprob_token_ids",
+        "lora_path",
+        "no_stop_trim",
         "prompt_embeds",
+        "prompt_logprobs",
+        "regex",
+        "repetition_detection",
+        "return_hidden_states",
+        "return_prompt_text",
         "return_tokens_as_token_ids",
+        "structural_tag",
+        "structured_outputs",
+        "suffix",
+        "thinking_token_budget",
+        "truncate_prompt_tokens",
+        "use_beam_search",
     };
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
         const json_t *v = field_get(root, missing[i]);
@@ -253,11 +263,30 @@ static bool read_n(api_request *r, api_error *e) {
     return true;
 }
 
+/* "text" is the only modality; OpenAI's clients name it. */
+static bool read_modalities(const json_t *root, api_error *e) {
+    const json_t *list = field_get(root, "modalities");
+    if (list == NULL) return true;
+    if (!json_is_array(list)) return field_type_error(e, "modalities", "an array", list);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name == NULL || strcmp(name, "text") != 0)
+            return api_fail(e, 400, "modalities",
+                            "'modalities'[%zu] is %.40s; only 'text' is supported yet", i,
+                            name != NULL ? name : json_kind(json_array_get(list, i)));
+    }
+    return true;
+}
+
+bool api_check_features(const json_t *root, api_error *e) {
+    return refuse_missing_features(root, e) && read_modalities(root, e) &&
+           read_response_format(root, e) && read_tools(root, e);
+}
+
 bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e) {
     bool skip_special = true, add_special = r->kind == API_COMPLETIONS;
     r->engine = engine_request_default();
-    if (!refuse_missing_features(r->root, e) || !read_response_format(r->root, e) ||
-        !read_tools(r->root, e) || !read_stream(r, e) || !read_n(r, e) ||
+    if (!api_check_features(r->root, e) || !read_stream(r, e) || !read_n(r, e) ||
         !field_bool(r->root, "skip_special_tokens", &skip_special, e) ||
         !field_bool(r->root, "add_special_tokens", &add_special, e) ||
         !field_bool(r->root, "ignore_eos", &r->engine.ignore_eos, e) ||

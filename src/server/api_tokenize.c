@@ -38,7 +38,7 @@ static bool tokenize(const json_t *root, const server_backend *b, buf *out, api_
     ridge_error err = {0};
     int32_t *ids = NULL;
     bool strings = false, add_special = field_get(root, "messages") == NULL;
-    if (!field_string(root, "prompt", &prompt, &n, e) ||
+    if (!api_check_features(root, e) || !field_string(root, "prompt", &prompt, &n, e) ||
         !field_bool(root, "add_special_tokens", &add_special, e) ||
         !field_bool(root, "return_token_strs", &strings, e))
         return false;

@@ -1,6 +1,7 @@
 /* Bodies of the API: what is taken, with which values, and what is refused naming which field. */
 #include "unit.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -231,6 +232,107 @@ static void test_refusals(void **state) {
     }
 }
 
+/* Of the fields that the clients of OpenAI, vLLM, SGLang and llama-server send: each is honoured
+ * (the tests above), refused by name, or makes no difference to the answer. */
+static void test_fields_of_other_servers(void **state) {
+    (void)state;
+    static const char *const refused[] = {"\"allowed_token_ids\":[1]",
+                                          "\"audio\":{\"voice\":\"a\"}",
+                                          "\"bad_words\":[\"x\"]",
+                                          "\"chat_template\":\"x\"",
+                                          "\"continue_final_message\":true",
+                                          "\"ebnf\":\"x\"",
+                                          "\"functions\":[{}]",
+                                          "\"grammar\":\"x\"",
+                                          "\"guided_choice\":[\"x\"]",
+                                          "\"guided_grammar\":\"x\"",
+                                          "\"guided_json\":{}",
+                                          "\"guided_regex\":\"x\"",
+                                          "\"include_stop_str_in_output\":true",
+                                          "\"json_schema\":{}",
+                                          "\"logits_processors\":[\"x\"]",
+                                          "\"logprob_token_ids\":[1]",
+                                          "\"lora_path\":\"x\"",
+                                          "\"modalities\":[\"text\",\"audio\"]",
+                                          "\"no_stop_trim\":true",
+                                          "\"prompt_embeds\":\"x\"",
+                                          "\"prompt_logprobs\":0",
+                                          "\"regex\":\"x\"",
+                                          "\"repetition_detection\":{}",
+                                          "\"response_format\":{\"type\":\"json_object\"}",
+                                          "\"response_format\":{\"type\":\"json_schema\"}",
+                                          "\"response_format\":{}",
+                                          "\"response_format\":\"text\"",
+                                          "\"return_hidden_states\":true",
+                                          "\"return_prompt_text\":true",
+                                          "\"return_tokens_as_token_ids\":true",
+                                          "\"structured_outputs\":{\"json\":{}}",
+                                          "\"suffix\":\"x\"",
+                                          "\"thinking_token_budget\":5",
+                                          "\"tool_choice\":{\"type\":\"function\"}",
+                                          "\"tools\":[{}]",
+                                          "\"truncate_prompt_tokens\":5",
+                                          "\"use_beam_search\":true",
+                                          "\"n\":0",
+                                          "\"best_of\":2",
+                                          "\"stream_options\":[]",
+                                          "\"logit_bias\":[]"};
+    static const char *const no_difference[] = {
+        "\"bad_words\":[]",
+        "\"cache_prompt\":true",
+        "\"cache_salt\":\"x\"",
+        "\"continue_final_message\":false",
+        "\"functions\":[]",
+        "\"id_slot\":1",
+        "\"include_reasoning\":true",
+        "\"include_stop_str_in_output\":false",
+        "\"kv_transfer_params\":{\"x\":1}",
+        "\"length_penalty\":2",
+        "\"metadata\":{\"a\":\"b\"}",
+        "\"mm_processor_kwargs\":{}",
+        "\"modalities\":[\"text\"]",
+        "\"parallel_tool_calls\":false",
+        "\"prediction\":{\"type\":\"content\",\"content\":\"x\"}",
+        "\"prompt_cache_key\":\"x\"",
+        "\"request_id\":\"x\"",
+        "\"response_format\":{\"type\":\"text\"}",
+        "\"safety_identifier\":\"x\"",
+        "\"service_tier\":\"auto\"",
+        "\"spaces_between_special_tokens\":true",
+        "\"store\":true",
+        "\"stream_options\":{\"include_usage\":true}",
+        "\"suffix\":\"\"",
+        "\"tools\":[]",
+        "\"tool_choice\":\"auto\"",
+        "\"tools\":[{}],\"tool_choice\":\"none\"",
+        "\"use_beam_search\":false",
+        "\"user\":5",
+        "\"verbosity\":\"low\"",
+        "\"web_search_options\":{}",
+        "\"x\":[{\"y\":null}]"};
+    for (int k = 0; k < 2; k++) {
+        const char *prompt = k == 0 ? "\"prompt\":\"x\"" : USER;
+        api_kind kind = k == 0 ? API_COMPLETIONS : API_CHAT;
+        char body[256], name[64];
+        api_request r;
+        api_error e;
+        for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+            snprintf(body, sizeof body, "{%s,%s}", refused[i], prompt);
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(refused[i] + 1, "\""), refused[i] + 1);
+            bool ok = read_n(&r, kind, body, strlen(body), &e);
+            if (ok || e.status != 400 || strcmp(e.param, name) != 0 || !strstr(e.message, name))
+                fail_msg("%s: %d '%s' %s", body, e.status, e.param, e.message);
+            api_request_free(&r);
+        }
+        for (size_t i = 0; i < sizeof no_difference / sizeof *no_difference; i++) {
+            snprintf(body, sizeof body, "{%s,%s}", no_difference[i], prompt);
+            check_ok(&r, kind, body);
+            assert_int_equal(r.n, 1);
+            api_request_free(&r);
+        }
+    }
+}
+
 static void check_depth(int depth, bool expected) {
     buf b = {0};
     api_request r;
@@ -293,6 +395,7 @@ int main(void) {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_fields_of_other_servers),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_out_of_memory),

@@ -218,6 +218,7 @@ static void test_whole_answers(void **state) {
     r = ask_json(&f, "/tokenize", "{\"prompt\":\"ab\",\"add_special_tokens\":false}");
     assert_int_equal(json_array_size(json_object_get(r, "tokens")), 2);
     json_decref(r);
+    check_status(&f, "POST", "/tokenize", CHAT ",\"tools\":[{}]}", 400);
     r = ask_json(&f, "/detokenize", "{\"tokens\":[97,98,256]}");
     assert_string_equal(json_string_value(json_object_get(r, "prompt")), "ab<eos>");
     json_decref(r);
