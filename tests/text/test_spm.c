@@ -1,5 +1,6 @@
 /* SentencePiece-style tokenizers on small vocabularies of our own. */
 #include "unit.h"
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,9 +94,68 @@ static void test_unused_pieces(void **state) {
     tokenizer_close(t);
 }
 
+static int32_t gemma4_type(size_t id, const char *text) {
+    if (strcmp(text, "<start>") == 0 || strcmp(text, "<tool|>") == 0) return TOKEN_USER;
+    if (strcmp(text, "<unk>") == 0) return TOKEN_UNKNOWN;
+    return id < 5 ? TOKEN_CONTROL : id < 5 + 256 ? TOKEN_BYTE : TOKEN_NORMAL;
+}
+
+static size_t json_texts(const json_t *array, const char **texts) {
+    for (size_t i = 0; i < json_array_size(array); i++)
+        texts[i] = json_string_value(json_array_get(array, i));
+    return json_array_size(array);
+}
+
+static tokenizer *open_gemma4(const json_t *j, const char *model, const char *pre) {
+    const char *tokens[1024], *merges[1024];
+    int32_t types[1024];
+    gguf_writer w = {0};
+    size_t n = json_texts(json_object_get(j, "tokens"), tokens);
+    size_t n_merges = json_texts(json_object_get(j, "merges"), merges);
+    for (size_t i = 0; i < n; i++) types[i] = gemma4_type(i, tokens[i]);
+    gguf_write_string(&w, "general.architecture", "llama");
+    gguf_write_string(&w, "tokenizer.ggml.model", model);
+    if (pre != NULL) gguf_write_string(&w, "tokenizer.ggml.pre", pre);
+    gguf_write_strings(&w, "tokenizer.ggml.tokens", tokens, n);
+    gguf_write_array(&w, "tokenizer.ggml.token_type", GGUF_I32, types, n);
+    gguf_write_strings(&w, "tokenizer.ggml.merges", merges, n_merges);
+    gguf_write_u32(&w, "tokenizer.ggml.bos_token_id", 2);
+    gguf_write_u32(&w, "tokenizer.ggml.unknown_token_id", 3);
+    gguf_write_bool(&w, "tokenizer.ggml.add_bos_token", false);
+    return open_written(&w);
+}
+
+/* Checked against Hugging Face tokenizers with a vocabulary of our own: see
+ * scripts/make_gemma4_fixture.py. A literal U+2581 comes back as a space. */
+static void test_gemma4(void **state) {
+    (void)state;
+    json_t *j = json_load_file("tests/text/fixtures/gemma4.json", JSON_ALLOW_NUL, NULL), *row, *id;
+    assert_non_null(j);
+    tokenizer *t = open_gemma4(j, "gemma4", NULL);
+    assert_true(tokenizer_adds_bos(t)); /* whatever the file says */
+    size_t i, k;
+    json_array_foreach(json_object_get(j, "cases"), i, row) {
+        int32_t want[512];
+        json_array_foreach(json_array_get(row, 1), k, id) want[k] = (int32_t)json_integer_value(id);
+        expect(t, json_string_value(json_array_get(row, 0)), want, k);
+    }
+    assert_true(i >= 150);
+    tokenizer_close(t);
+    /* Byte-level in name only: the same text, and a BOS as the file says. */
+    t = open_gemma4(j, "gpt2", "sarvam-moe");
+    assert_string_equal(tokenizer_kind(t), "gemma4");
+    assert_false(tokenizer_adds_bos(t));
+    tokenizer_close(t);
+    t = open_gemma4(j, "gpt2", "granite-embed-multi-311m");
+    assert_true(tokenizer_adds_bos(t));
+    tokenizer_close(t);
+    json_decref(j);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unused_pieces),
+        cmocka_unit_test(test_gemma4),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
