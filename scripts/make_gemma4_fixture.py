@@ -21,11 +21,16 @@ CORPUS = (argparse.__doc__ + random.__doc__ + json.__doc__).split("\n")
 
 
 def trained():
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+    """The trainer leaves its special tokens findable in texts; bytes are not to be: hence the second."""
+    first = Tokenizer(models.BPE())
+    first.normalizer = normalizers.Replace(" ", "\u2581")
+    first.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=CONTROL + BYTES, show_progress=False)
-    tokenizer.train_from_iterator(CORPUS + ["\n\n", "\n\n\n", "\n" * 4, "  ", "    "] * 9, trainer)
+    first.train_from_iterator(CORPUS + ["\n\n", "\n\n\n", "\n" * 4, "  ", "    "] * 9, trainer)
+    model = json.loads(first.to_str())["model"]
+    tokenizer = Tokenizer(models.BPE(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]],
+                                     unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = first.normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in CONTROL])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in USER])
