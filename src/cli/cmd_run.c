@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cli/answer.h"
 #include "cli/engine_args.h"
+#include "cli/machine.h"
 
 typedef struct {
     engine_args engine;
@@ -21,7 +22,23 @@ static void on_interrupt(int signal_number) {
     stop_requested = 1;
 }
 
-static void print_json(const answer *a) {
+/* How near the roof the steps were: of the peaks where those can be had. */
+static void write_roof(const engine *e, const engine_usage *u, bool precise, buf *b) {
+    machine_peaks peaks;
+    buf_puts(b, ",\"bytes_per_s\":");
+    buf_json_double(b, u->bytes_per_s);
+    buf_puts(b, ",\"flops_per_s\":");
+    buf_json_double(b, u->flops_per_s);
+    if (u->bytes_per_s <= 0 || !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
+                                                  engine_weight_bytes(e), false))
+        return;
+    buf_puts(b, ",\"mbu\":");
+    buf_json_double(b, u->bytes_per_s / peaks.read_bytes_per_s);
+    buf_puts(b, ",\"mfu\":");
+    buf_json_double(b, u->flops_per_s / (precise ? peaks.f32_flops_per_s : peaks.int8_ops_per_s));
+}
+
+static void print_json(const engine *e, const answer *a, bool precise) {
     const engine_usage *u = &a->usage;
     buf b = {0};
     buf_puts(&b, "{\"text\":");
@@ -39,6 +56,7 @@ static void print_json(const answer *a) {
     buf_json_double(&b, u->completion_tokens > 1 ? u->decode_s / (u->completion_tokens - 1) : 0);
     buf_puts(&b, ",\"decode_bytes_per_s\":");
     buf_json_double(&b, a->decode_bytes_per_s);
+    write_roof(e, u, precise, &b);
     buf_puts(&b, "}}");
     if (!b.failed) printf("%s\n", b.data);
     buf_free(&b);
@@ -78,7 +96,7 @@ static ridge_status run_prompt(engine *e, const run_args *a, const chat_template
                    : answer_run(e, ids, n_ids, &a->answer, !a->json, &stop_requested, &out, err);
     if (status == RIDGE_OK) {
         if (a->json) {
-            print_json(&out);
+            print_json(e, &out, a->engine.precise);
         } else {
             printf("\n");
             fflush(stdout);

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "cli/engine_args.h"
+#include "cli/machine.h"
 #include "cli/template_file.h"
 #include "server/server.h"
 
@@ -94,6 +95,8 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     char *path = NULL, *name = NULL;
     ridge_status status = check(a, err);
     if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
+    if (status == RIDGE_OK)
+        params.peaks = machine_peaks_known; /* measuring would delay the start */
     if (status == RIDGE_OK && a->chat_template != NULL)
         status = template_file_open(&template, "--chat-template", a->chat_template, err);
     if (status == RIDGE_OK) {

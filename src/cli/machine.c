@@ -75,14 +75,14 @@ static json_t *load(const char *path) {
     return json_object();
 }
 
-bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
-                       bool fresh) {
+static bool find_peaks(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
+                       bool stored, bool measured) {
     char *path = cli_cache_path("peaks.json"), *key = cache_key(isa, n_threads, working_set);
     json_t *cache = path != NULL ? load(path) : NULL;
     bool ok = false;
     if (cache == NULL || key == NULL) goto done;
-    ok = !fresh && read_entry(json_object_get(cache, key), out);
-    if (!ok) {
+    ok = stored && read_entry(json_object_get(cache, key), out);
+    if (!ok && measured) {
         size_t size = (size_t)(working_set < WORKING_SET_LIMIT ? working_set : WORKING_SET_LIMIT);
         ok = device_cpu_measure(out, isa, n_threads, size, NULL) == RIDGE_OK;
         if (ok) store(path, cache, key, out);
@@ -92,4 +92,15 @@ done:
     mem_free(path);
     mem_free(key);
     return ok;
+}
+
+bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
+                       bool fresh) {
+    return find_peaks(out, isa, n_threads, working_set, !fresh, true);
+}
+
+bool machine_peaks_known(void *context, const char *isa, int n_threads, uint64_t working_set,
+                         machine_peaks *out) {
+    (void)context;
+    return find_peaks(out, isa, n_threads, working_set, true, false);
 }

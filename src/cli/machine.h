@@ -19,4 +19,9 @@ char *machine_cpu_name(void);
 bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
                        bool fresh);
 
+/* The same without ever measuring: false where they are not in the cache. The form of
+ * engine_params.peaks; context is not used. */
+bool machine_peaks_known(void *context, const char *isa, int n_threads, uint64_t working_set,
+                         machine_peaks *out);
+
 #endif

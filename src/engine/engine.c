@@ -172,6 +172,9 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     }
     fingerprint_path numbers = {RIDGE_VERSION, engine_isa(e), e->kv_layout.type, e->params.precise};
     fingerprint_make(e->fingerprint, e->file, &numbers);
+    if (p->peaks != NULL && !p->peaks(p->peaks_context, engine_isa(e), e->params.n_threads,
+                                      engine_weight_bytes(e), &e->peaks))
+        e->peaks = (roof_peaks){0};
     e->params.model_path = NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "roof/roof.h"
 #include "sample/sampler.h"
 #include "text/tokenizer.h"
 
@@ -37,6 +38,11 @@ typedef struct {
     uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context; no more is taken
                                 than max_num_seqs sequences at their longest can use */
     const log_sink *log;     /* borrowed until engine_close */
+    /* Asked once the model is open, on the thread that opens it, for the peaks of what runs there
+     * (weight_bytes: read by one decode step); false, or NULL: the roof is unknown. */
+    bool (*peaks)(void *context, const char *isa, int n_threads, uint64_t weight_bytes,
+                  roof_peaks *out);
+    void *peaks_context;
 } engine_params;
 
 engine_params engine_params_default(void);
@@ -74,8 +80,14 @@ engine_request engine_request_default(void); /* greedy, to the end of the contex
 typedef struct {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
     double queue_s, ttft_s,
-        decode_s;    /* arrival to first schedule; arrival to first token; first to last */
-    double mbu, mfu; /* of the steps it rode in; 0 when the roof is unknown */
+        decode_s; /* arrival to first schedule; arrival to first token; first to last */
+    /* Of the steps that it took part in, all their bytes (weights once per step, and keys and
+     * values) and FLOPs by all their time, prompt and answer together: each step's rate, weighted
+     * by its time. What others in the same steps did is in it: it says how near the roof the
+     * machine was while it served this request. */
+    double bytes_per_s, flops_per_s;
+    double mbu, mfu; /* the same as parts of the peaks: reads, and int8 operations (precise: f32
+                        FLOPs); 0 when the roof is unknown */
 } engine_usage;
 
 /* One per sampled token, plus those that only finish. Borrowed until the next engine_step. */

@@ -24,6 +24,8 @@ struct request {
     engine_finish finish;
     ridge_error error;
     double arrived_s, scheduled_s, first_token_s, last_token_s; /* 0: not yet */
+    engine_account steps;                                       /* those it took part in */
+    engine_event *last_event; /* with `finish`; its usage comes when the step is accounted for */
     bool cancelled;
     request *next, *previous; /* among the live; then among the done */
 };
@@ -68,6 +70,7 @@ struct engine {
     int32_t *end_ids; /* [n_end_ids] tokens that end a generation */
     size_t n_end_ids;
     uint64_t kv_token_bytes;
+    roof_peaks peaks; /* zeros: unknown */
     atomic_uint_fast64_t next_id;
 
     request *live, *done; /* done: finished, freed at the next step */

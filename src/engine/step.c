@@ -18,28 +18,42 @@ static engine_event *add_event(engine *e, request *q) {
     return event;
 }
 
-static engine_usage usage_of(const request *q) {
+static double part_of(double x, double peak) {
+    return peak > 0 ? x / peak : 0;
+}
+
+static engine_usage usage_of(const engine *e, const request *q) {
     engine_usage u = {.prompt_tokens = q->seq.n_prompt, .completion_tokens = q->n_output};
     if (q->scheduled_s > 0) u.queue_s = q->scheduled_s - q->arrived_s;
     if (q->first_token_s > 0) {
         u.ttft_s = q->first_token_s - q->arrived_s;
         u.decode_s = q->last_token_s - q->first_token_s;
     }
+    const engine_account *a = &q->steps;
+    if (a->seconds > 0) {
+        u.bytes_per_s = (a->weight_bytes + a->kv_bytes) / a->seconds;
+        u.flops_per_s = a->flops / a->seconds;
+    }
+    u.mbu = part_of(u.bytes_per_s, e->peaks.read_bytes_per_s);
+    u.mfu = part_of(u.flops_per_s,
+                    e->params.precise ? e->peaks.f32_flops_per_s : e->peaks.int8_ops_per_s);
     return u;
 }
 
-/* The last event of q: it leaves the live and is freed at the next step. */
+/* The last event of q, which leaves the live (move_to_done) once the step is accounted for. */
 static void end_request(engine *e, request *q, engine_event *event, engine_finish finish) {
     ridge_assert(q->finish == ENGINE_RUNNING && finish != ENGINE_RUNNING);
     q->finish = finish;
     event->finish = finish;
-    event->usage = usage_of(q);
+    q->last_event = event;
     if (finish == ENGINE_STOP && q->stop.stopped) event->stop_string = (int)q->stop.found;
     if (finish == ENGINE_ERROR) event->error = &q->error;
     e->stats.finished[finish]++;
 }
 
+/* With its usage said; freed at the next step. */
 static void move_to_done(engine *e, request *q) {
+    q->last_event->usage = usage_of(e, q);
     *(q->previous != NULL ? &q->previous->next : &e->live) = q->next;
     if (q->next != NULL) q->next->previous = q->previous;
     q->previous = NULL;
@@ -211,19 +225,24 @@ static void settle(engine *e, const sched_plan *plan, ridge_status status, const
     }
 }
 
+static void add_step(engine_account *to, const dev_account *a, double seconds) {
+    to->flops += a->flops;
+    to->weight_bytes += a->weight_bytes;
+    to->kv_bytes += a->kv_bytes;
+    to->seconds += seconds;
+    to->n_steps++;
+}
+
 static void account_step(engine *e, const sched_plan *plan, double seconds) {
     dev_account a = {0};
     e->dev->vtable->account(e->dev, &a);
-    e->account.flops += a.flops;
-    e->account.weight_bytes += a.weight_bytes;
-    e->account.kv_bytes += a.kv_bytes;
-    e->account.seconds += seconds;
-    e->account.n_steps++;
+    add_step(&e->account, &a, seconds);
     e->stats.steps++;
     e->stats.step_s += seconds;
     e->stats.preemptions += plan->n_preempted;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
+        add_step(&q->steps, &a, seconds);
         uint32_t reached = q->seq.n_computed + q->seq.n_scheduled;
         if (reached > q->seq.n_prompt) reached = q->seq.n_prompt;
         if (reached <= q->n_counted) continue; /* computed again after a preemption */

@@ -119,6 +119,9 @@ def test_usage_and_lengths(server, client):
     assert whole.usage.completion_tokens == 7 and whole.choices[0].finish_reason == "length"
     assert whole.usage.prompt_tokens == tokens["count"]
     assert whole.usage.prompt_tokens_details.cached_tokens < tokens["count"]
+    # Near the roof or not: there where the machine's peaks are known, and never 0.
+    assert whole.metrics["tokens_per_second"] > 0
+    assert 0 < whole.metrics.get("mbu", 1) < 2 and 0 < whole.metrics.get("mfu", 1) < 2
 
 
 def test_stop_strings(server, client):

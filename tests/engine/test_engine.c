@@ -303,6 +303,59 @@ static void test_stop_strings_and_ids(void **state) {
     assert_memory_equal(o.text, whole.text, o.n_text);
 }
 
+static bool round_peaks(void *context, const char *isa, int n_threads, uint64_t weight_bytes,
+                        roof_peaks *out) {
+    assert_string_equal(isa, "portable");
+    assert_int_equal(n_threads, 1);
+    assert_true(weight_bytes > 0);
+    *out = (roof_peaks){1e9, 1e10, 1e8};
+    return *(bool *)context;
+}
+
+/* Two at once, the second with a longer answer: the shares of the steps each was in. */
+static void usages_of_two(bool known, bool precise, engine_usage usage[2], engine_account *all) {
+    engine_params p = small_params(llama_path);
+    p.isa = "portable";
+    p.precise = precise;
+    p.peaks = round_peaks;
+    p.peaks_context = &known;
+    engine *e = open_engine(&p);
+    const engine_event *events;
+    size_t n;
+    for (uintptr_t i = 0; i < 2; i++) {
+        uint64_t id;
+        engine_request q = short_request(4 + 8 * (uint32_t)i);
+        q.user = (void *)i;
+        assert_int_equal(engine_submit(e, &q, &id, NULL), RIDGE_OK);
+    }
+    while (engine_step(e, &events, &n))
+        for (size_t i = 0; i < n; i++)
+            if (events[i].finish != ENGINE_RUNNING)
+                usage[(uintptr_t)events[i].user] = events[i].usage;
+    engine_account_take(e, all);
+    engine_close(e);
+}
+
+static void test_how_near_the_roof(void **state) {
+    (void)state;
+    engine_usage u[2];
+    engine_account all;
+    for (int precise = 0; precise < 2; precise++) {
+        usages_of_two(true, precise != 0, u, &all);
+        assert_int_equal(all.n_steps, 12);
+        for (int i = 0; i < 2; i++) {
+            assert_true(u[i].bytes_per_s > 0 && u[i].flops_per_s > 0);
+            assert_true(u[i].mbu == u[i].bytes_per_s / 1e9);
+            assert_true(u[i].mfu == u[i].flops_per_s / (precise ? 1e8 : 1e10));
+        }
+        /* the second was in every step, its last one too */
+        assert_true(u[1].bytes_per_s == (all.weight_bytes + all.kv_bytes) / all.seconds);
+        assert_true(u[1].flops_per_s == all.flops / all.seconds);
+    }
+    usages_of_two(false, false, u, &all);
+    assert_true(u[1].bytes_per_s > 0 && u[1].mbu == 0 && u[1].mfu == 0);
+}
+
 static void count_row(void *context, uint64_t id, uint32_t position, const float *logits) {
     uint32_t *n = context;
     (void)id;
@@ -518,6 +571,7 @@ int main(void) {
         cmocka_unit_test(test_nothing_changes_a_precise_answer),
         cmocka_unit_test(test_streamed_text_is_the_decoded_text),
         cmocka_unit_test(test_stop_strings_and_ids),
+        cmocka_unit_test(test_how_near_the_roof),
         cmocka_unit_test(test_a_full_context_ends_by_length),
         cmocka_unit_test(test_bad_requests_are_refused),
         cmocka_unit_test(test_cancelling),
