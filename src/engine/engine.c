@@ -9,7 +9,11 @@
 #define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
 
 engine_params engine_params_default(void) {
-    return (engine_params){.max_num_seqs = 16, .max_num_batched_tokens = 512, .block_size = 16};
+    engine_params p = {.max_num_seqs = 16, .max_num_batched_tokens = 512, .block_size = 16};
+#ifdef RIDGE_CHECKS
+    p.checks = true;
+#endif
+    return p;
 }
 
 static ridge_status check_params(const engine_params *p, ridge_error *err) {
@@ -294,16 +298,4 @@ uint64_t engine_weight_bytes(const engine *e) {
 
 uint64_t engine_kv_bytes_per_token(const engine *e) {
     return e->kv_token_bytes;
-}
-
-void engine_check(const engine *e) {
-    size_t n_live = 0;
-    sched_check(e->sched);
-    for (const request *q = e->live; q != NULL; q = q->next) {
-        ridge_assert(q->finish == ENGINE_RUNNING);
-        ridge_assert(q->cancelled == (q->seq.state == SEQUENCE_DONE));
-        ridge_assert(q->seq.n_tokens == q->seq.n_prompt + q->n_output);
-        n_live += !q->cancelled;
-    }
-    ridge_assert(n_live == engine_n_waiting(e) + engine_n_running(e));
 }

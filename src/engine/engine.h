@@ -38,6 +38,8 @@ typedef struct {
     uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context; no more is taken
                                 than max_num_seqs sequences at their longest can use */
     const log_sink *log;     /* borrowed until engine_close */
+    bool checks;             /* asserts after each step that blocks, sequences, events and texts are
+                                as they must be; slow: by default in debug builds only */
     /* Asked once the model is open, on the thread that opens it, for the peaks of what runs there
      * (weight_bytes: read by one decode step); false, or NULL: the roof is unknown. */
     bool (*peaks)(void *context, const char *isa, int n_threads, uint64_t weight_bytes,
@@ -160,6 +162,9 @@ typedef struct {
 } engine_account;
 void engine_account_take(engine *e, engine_account *out);
 
-void engine_check(const engine *e); /* asserts the invariants of blocks and sequences */
+/* Asserts, between steps: every block is free or held by the table of one running sequence, as
+ * often as its count says; the queues are in order; the live requests are those of the scheduler.
+ */
+void engine_check(const engine *e);
 
 #endif

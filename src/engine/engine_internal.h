@@ -27,6 +27,10 @@ struct request {
     engine_account steps;                                       /* those it took part in */
     engine_event *last_event; /* with `finish`; its usage comes when the step is accounted for */
     bool cancelled;
+    /* Only with engine_params.checks: what its events have said. */
+    buf said;
+    uint32_t n_said; /* tokens */
+    bool said_last;
     request *next, *previous; /* among the live; then among the done */
 };
 
@@ -34,6 +38,8 @@ struct request {
 ridge_status request_create(request **out, engine *e, const engine_request *r,
                             ridge_error *err) RIDGE_CHECKED;
 void request_destroy(request *q); /* not in the scheduler; NULL allowed */
+/* Does this token end the text, and is no part of it? */
+bool request_is_end(const engine *e, const request *q, int32_t id);
 /* Hands a created request to the engine: the engine's thread only. */
 void engine_enqueue(engine *e, request *q);
 
@@ -42,6 +48,10 @@ typedef struct {
     request *request;
     uint32_t row, position; /* in the batch; of the token in the sequence */
 } wanted_row;
+
+/* Asserts, of the events of a step that is over: each request's tokens come one by one, in order,
+ * and one last event; its texts together are its output decoded. */
+void engine_check_events(engine *e);
 
 typedef char fingerprint[24];
 

@@ -121,5 +121,12 @@ void request_destroy(request *q) {
     mem_free((void *)q->sampling.bias);
     mem_free((void *)q->sampling.banned);
     mem_free((void *)q->given.stop_ids);
+    buf_free(&q->said);
     mem_free(q);
+}
+
+bool request_is_end(const engine *e, const request *q, int32_t id) {
+    for (size_t i = 0; i < q->given.n_stop_ids; i++)
+        if (q->given.stop_ids[i] == id) return true;
+    return !q->given.ignore_eos && tokenizer_is_eog(e->tokenizer, id);
 }

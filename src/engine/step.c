@@ -115,12 +115,6 @@ static uint32_t build_batch(engine *e, const sched_plan *plan, dev_batch *batch)
 
 /* What a row's logits lead to. */
 
-static bool is_end(const engine *e, const request *q, int32_t id) {
-    for (size_t i = 0; i < q->given.n_stop_ids; i++)
-        if (q->given.stop_ids[i] == id) return true;
-    return !q->given.ignore_eos && tokenizer_is_eog(e->tokenizer, id);
-}
-
 /* Lets the piece go, as far as it may leave. True: a stop string is complete. */
 static bool push_piece(engine *e, request *q) {
     if (e->piece.failed) e->text.failed = true;
@@ -150,7 +144,7 @@ static engine_finish accept_token(engine *e, request *q, int32_t id) {
     sequence_append(&q->seq, id);
     q->n_output++;
     if (q->counts != NULL) sampler_counts_add(q->counts, id, true);
-    bool ended = is_end(e, q, id), full = q->seq.n_tokens == q->seq.max_tokens;
+    bool ended = request_is_end(e, q, id), full = q->seq.n_tokens == q->seq.max_tokens;
     if (!ended && push_token(e, q, id)) return ENGINE_STOP;
     if (!ended && !full) return ENGINE_RUNNING;
     return push_end(e, q) || ended ? ENGINE_STOP : ENGINE_LENGTH;
@@ -289,6 +283,10 @@ bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
     if (plan.n_sequences > 0) compute(e, &plan);
     for (size_t i = 0; i < e->n_events; i++)
         e->events[i].text = e->events[i].n_text > 0 ? e->text.data + e->event_text[i] : "";
+    if (e->params.checks) {
+        engine_check(e);
+        engine_check_events(e);
+    }
     *events = e->events;
     *n_events = e->n_events;
     return plan.n_sequences > 0 || e->n_events > 0;

@@ -21,6 +21,7 @@ static int setup(void **state) {
     p.model_path = path;
     p.n_threads = 1;
     p.kv_cache_bytes = 8 << 20;
+    p.checks = true;
     return engine_open(&e, &p, NULL) == RIDGE_OK ? 0 : -1;
 }
 

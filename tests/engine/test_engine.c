@@ -51,6 +51,7 @@ static engine_params small_params(const char *path) {
     p.max_num_seqs = 32;
     p.max_model_len = TINY_N_CONTEXT;
     p.kv_cache_bytes = 64 << 20;
+    p.checks = true;
     return p;
 }
 

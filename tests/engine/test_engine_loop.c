@@ -69,6 +69,7 @@ static engine_params small_params(void) {
     p.model_path = path;
     p.n_threads = 2;
     p.kv_cache_bytes = 32 << 20;
+    p.checks = true;
     return p;
 }
 
