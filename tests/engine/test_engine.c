@@ -469,53 +469,6 @@ static void test_prompt_logprobs(void **state) {
     assert_int_equal(next, 5);
 }
 
-static void test_submit_survives_every_failing_allocation(void **state) {
-    (void)state;
-    const char *stop[] = {"ab"};
-    const sampler_bias bias = {5, 1};
-    engine_request q = short_request(3);
-    q.stop = stop;
-    q.n_stop = 1;
-    q.stop_ids = short_prompt;
-    q.n_stop_ids = 2;
-    q.min_tokens = 1;
-    q.sampling.bias = &bias;
-    q.sampling.n_bias = 1;
-    q.sampling.presence_penalty = 1;
-    for (long nth = 1;; nth++) {
-        uint64_t id;
-        mem_fail_after(nth);
-        ridge_status status = engine_submit(llama, &q, &id, NULL);
-        mem_fail_after(0);
-        engine_check(llama);
-        if (status == RIDGE_OK) {
-            engine_cancel(llama, id);
-            break;
-        }
-        assert_int_equal(status, RIDGE_ENOMEM);
-    }
-    const engine_event *events;
-    size_t n;
-    while (engine_step(llama, &events, &n)) continue;
-}
-
-static void test_open_survives_every_failing_allocation(void **state) {
-    (void)state;
-    engine_params p = small_params(llama_path);
-    for (long nth = 1;; nth += 1 + nth / 16) {
-        engine *e = NULL;
-        mem_fail_after(nth);
-        ridge_status status = engine_open(&e, &p, NULL);
-        mem_fail_after(0);
-        if (status == RIDGE_OK) {
-            engine_close(e);
-            break;
-        }
-        assert_int_equal(status, RIDGE_ENOMEM);
-        assert_null(e);
-    }
-}
-
 static void test_a_cache_too_small_says_so(void **state) {
     (void)state;
     engine *e = NULL;
@@ -577,8 +530,6 @@ int main(void) {
         cmocka_unit_test(test_bad_requests_are_refused),
         cmocka_unit_test(test_cancelling),
         cmocka_unit_test(test_prompt_logprobs),
-        cmocka_unit_test(test_submit_survives_every_failing_allocation),
-        cmocka_unit_test(test_open_survives_every_failing_allocation),
         cmocka_unit_test(test_a_cache_too_small_says_so),
         cmocka_unit_test(test_a_cache_larger_than_memory),
         cmocka_unit_test(test_limits),
