@@ -46,8 +46,8 @@ char *cli_model_name(const char *model);
 /* Warnings to stderr, progress there if it is a terminal and the work takes over a second. */
 const log_sink *cli_log(void);
 
-/* Flushes stdout and checks it: CLI_FAILED (with a message) when the reader is gone or the disk
- * full. */
+/* At the end of main: flushes stdout and checks it: CLI_FAILED (with a message) when the reader is
+ * gone or the disk full. */
 int cli_finish(int status);
 
 int cmd_bench(int argc, char **argv);

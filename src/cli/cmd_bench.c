@@ -266,5 +266,5 @@ int cmd_bench(int argc, char **argv) {
     else if (status == RIDGE_OK)
         print_table(e, &peaks, results, n);
     engine_close(e);
-    return cli_finish(status == RIDGE_OK ? CLI_OK : cli_fail(&err));
+    return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

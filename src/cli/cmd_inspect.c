@@ -439,5 +439,5 @@ int cmd_inspect(int argc, char **argv) {
     }
     fwrite(out.data, 1, out.len, stdout);
     buf_free(&out);
-    return cli_finish(CLI_OK);
+    return CLI_OK;
 }

@@ -125,5 +125,5 @@ int cmd_perplexity(int argc, char **argv) {
     mem_free(ids);
     mem_free(text);
     engine_close(e);
-    return cli_finish(status == RIDGE_OK ? CLI_OK : cli_fail(&err));
+    return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

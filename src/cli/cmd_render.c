@@ -203,5 +203,5 @@ int cmd_render(int argc, char **argv) {
     else
         status = lines ? render_lines(&r) : render_stdin(&r, as_json);
     renderer_close(&r);
-    return cli_finish(status);
+    return status;
 }

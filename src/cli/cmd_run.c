@@ -146,5 +146,5 @@ int cmd_run(int argc, char **argv) {
     template_free(t);
     buf_free(&prompt);
     engine_close(e);
-    return cli_finish(result);
+    return result;
 }

@@ -264,5 +264,5 @@ int cmd_score(int argc, char **argv) {
     if (status != RIDGE_OK) result = cli_fail(&err);
     mem_free(input);
     engine_close(e);
-    return cli_finish(result);
+    return result;
 }

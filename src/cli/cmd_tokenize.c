@@ -202,7 +202,7 @@ static int run(const char *model, job *j, bool lines, answer_fn whole, answer_fn
         mem_free(input);
     }
     tokenizer_close(t);
-    return cli_finish(status);
+    return status;
 }
 
 int cmd_tokenize(int argc, char **argv) {

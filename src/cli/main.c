@@ -1,4 +1,5 @@
 /* ridge: the program. Finds the command in the table and runs it. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +34,15 @@ int cmd_version(int argc, char **argv) {
     return CLI_OK;
 }
 
-int main(int argc, char **argv) {
+/* A closed one would be given to the next file or socket that is opened, and messages written into
+ * that. Opened the wrong way round, its use fails as it would have. */
+static void occupy_standard_files(void) {
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd) return;
+}
+
+static int run(int argc, char **argv) {
     if (argc < 2) {
         usage(stderr);
         return CLI_USAGE;
@@ -49,4 +58,9 @@ int main(int argc, char **argv) {
     fprintf(stderr, "ridge: unknown command '%s'\n", name);
     usage(stderr);
     return CLI_USAGE;
+}
+
+int main(int argc, char **argv) {
+    occupy_standard_files();
+    return cli_finish(run(argc, argv));
 }

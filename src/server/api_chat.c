@@ -9,15 +9,15 @@
 #include "server/json_field.h"
 
 static bool part_text(const json_t *part, size_t message, buf *out, api_error *e) {
-    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *type = json_object_get(part, "type");
     const json_t *text = json_object_get(part, "text");
     if (json_is_string(part))
         text = part;
-    else if (type != NULL && strcmp(type, "text") != 0)
+    else if (json_is_string(type) && !json_is_text(type, "text"))
         return api_fail(e, 400, "messages",
                         "'messages'[%zu]: content of type '%.40s' is not supported yet; only "
                         "'text' is",
-                        message, type);
+                        message, json_string_value(type));
     if (!json_is_string(text))
         return api_fail(e, 400, "messages", "'messages'[%zu]: a content part has no text", message);
     if (out->len > 0) buf_putc(out, '\n');
@@ -68,15 +68,14 @@ static bool check_message(json_t *message, size_t index, api_error *e) {
     if (!json_is_object(message))
         return api_fail(e, 400, "messages", "'messages'[%zu] must be an object, not %s", index,
                         json_kind(message));
-    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *role = json_object_get(message, "role");
     bool known = false;
-    for (size_t i = 0; role != NULL && i < sizeof roles / sizeof *roles; i++)
-        known |= strcmp(role, roles[i]) == 0;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) known |= json_is_text(role, roles[i]);
     if (!known)
         return api_fail(e, 400, "messages",
                         "'messages'[%zu]: 'role' must be system, developer, user, assistant or "
                         "tool, got %.40s",
-                        index, role != NULL ? role : "none");
+                        index, json_is_string(role) ? json_string_value(role) : "none");
     json_t *calls = json_object_get(message, "tool_calls");
     if (calls != NULL && !json_is_array(calls) && !json_is_null(calls))
         return api_fail(e, 400, "messages", "'messages'[%zu]: 'tool_calls' must be an array",

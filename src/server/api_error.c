@@ -17,6 +17,7 @@ static const struct {
     {405, "Method Not Allowed", "MethodNotAllowedError"},
     {408, "Request Timeout", "RequestTimeoutError"},
     {413, "Content Too Large", "RequestTooLargeError"},
+    {415, "Unsupported Media Type", "UnsupportedMediaTypeError"},
     {417, "Expectation Failed", "BadRequestError"},
     {429, "Too Many Requests", "RateLimitError"},
     {431, "Request Header Fields Too Large", "RequestTooLargeError"},

@@ -15,6 +15,7 @@
 #define API_MAX_CHOICES 128    /* n */
 #define API_MAX_SEQUENCES 2048 /* prompts times n */
 #define API_MAX_STOPS 64
+#define API_MAX_STOP_BYTES 65536 /* of all together, as the engine takes them */
 #define API_MAX_BIASES 1024
 
 typedef enum { API_CHAT, API_COMPLETIONS } api_kind;

@@ -61,29 +61,27 @@ static bool read_response_format(const json_t *root, api_error *e) {
     const json_t *format = field_get(root, "response_format");
     if (format == NULL) return true;
     if (!json_is_object(format)) return field_type_error(e, "response_format", "an object", format);
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (type != NULL && strcmp(type, "text") == 0) return true;
+    const json_t *type = json_object_get(format, "type");
+    if (json_is_text(type, "text")) return true;
     return api_fail(e, 400, "response_format",
                     "'response_format' of type '%s' is not supported yet; only 'text' is",
-                    type != NULL ? type : "(none)");
+                    json_is_string(type) ? json_string_value(type) : "(none)");
 }
 
 static bool read_tools(const json_t *root, api_error *e) {
     const json_t *tools = field_get(root, "tools"), *choice = field_get(root, "tool_choice");
     if (tools != NULL && !json_is_array(tools))
         return field_type_error(e, "tools", "an array", tools);
-    const char *name = json_string_value(choice);
-    if (choice != NULL && !json_is_object(choice) &&
-        (name == NULL ||
-         (strcmp(name, "none") != 0 && strcmp(name, "auto") != 0 && strcmp(name, "required") != 0)))
+    bool none = json_is_text(choice, "none"), automatic = json_is_text(choice, "auto");
+    if (choice != NULL && !json_is_object(choice) && !none && !automatic &&
+        !json_is_text(choice, "required"))
         return api_fail(e, 400, "tool_choice",
                         "'tool_choice' must be 'none', 'auto', 'required' or a named function");
-    bool none = name != NULL && strcmp(name, "none") == 0;
     if (json_array_size(tools) > 0 && !none)
         return api_fail(e, 400, "tools",
                         "'tools' are not supported yet (except with "
                         "\"tool_choice\": \"none\", which leaves them out)");
-    if (choice != NULL && !none && (name == NULL || strcmp(name, "auto") != 0))
+    if (choice != NULL && !none && !automatic)
         return api_fail(e, 400, "tool_choice",
                         "'tool_choice' needs tools, which are not "
                         "supported yet");
@@ -190,9 +188,12 @@ static bool read_stop(api_request *r, api_error *e) {
     const char **list = arena_alloc(&r->memory, (n + 1) * sizeof *list);
     if (list == NULL) return api_fail(e, 503, "stop", "out of memory");
     r->engine.stop = list;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, bytes = 0; i < n; i++) {
         const json_t *value = is_list ? json_array_get(stop, i) : stop;
         if (!add_stop(r, list, value, e)) return false;
+        bytes += json_string_length(value);
+        if (bytes > API_MAX_STOP_BYTES)
+            return api_fail(e, 400, "stop", "'stop' has more than %d bytes", API_MAX_STOP_BYTES);
         if (json_string_length(value) == 0)
             return api_fail(e, 400, "stop", "'stop'[%zu] is empty", i);
     }
@@ -269,11 +270,11 @@ static bool read_modalities(const json_t *root, api_error *e) {
     if (list == NULL) return true;
     if (!json_is_array(list)) return field_type_error(e, "modalities", "an array", list);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        if (name == NULL || strcmp(name, "text") != 0)
+        const json_t *name = json_array_get(list, i);
+        if (!json_is_text(name, "text"))
             return api_fail(e, 400, "modalities",
                             "'modalities'[%zu] is %.40s; only 'text' is supported yet", i,
-                            name != NULL ? name : json_kind(json_array_get(list, i)));
+                            json_is_string(name) ? json_string_value(name) : json_kind(name));
     }
     return true;
 }

@@ -111,6 +111,7 @@ static void write_common_headers(const conn *c, buf *b) {
 static void write_status_headers(const conn *c, int status, buf *b) {
     if (status == 429 || status == 503) buf_puts(b, "Retry-After: 1\r\n");
     if (status == 401) buf_puts(b, "WWW-Authenticate: Bearer\r\n");
+    if (status == 405) buf_printf(b, "Allow: %s, OPTIONS\r\n", c->allowed);
     if (status != 204) return;
     const char *wanted = http_head_find(&c->head, "Access-Control-Request-Headers");
     buf_printf(b,
@@ -230,6 +231,7 @@ static bool begin_request(conn *c) {
     const server_params *p = &c->server->params;
     choose_request_id(c);
     c->keep_alive = c->head.keep_alive;
+    c->allowed = "";
     route_request(c);
     c->body_left = c->head.content_length;
     c->body_received = 0;
@@ -270,11 +272,14 @@ static bool read_head(conn *c, struct evbuffer *in) {
         set_deadline(c, p->head_timeout_s);
     }
     size_t length = http_head_length(text, n, c->scanned);
+    bool bare = length == 0 && http_head_has_bare_lf(text, n, c->scanned);
     c->scanned = n;
-    if (length == 0 && n < p->max_head_bytes) return false;
-    const char *why = "the head of the request is too large";
+    if (length == 0 && !bare && n < p->max_head_bytes) return false;
+    const char *why = bare ? "a line of the head ends without a carriage return"
+                           : "the head of the request is too large";
     c->head_text = length > 0 ? mem_strndup(text, length) : NULL;
-    int status = length == 0     ? 431
+    int status = bare            ? 400
+                 : length == 0   ? 431
                  : !c->head_text ? 503
                                  : http_head_parse(&c->head, c->head_text, length, &why);
     if (status != 0) {

@@ -11,6 +11,12 @@ size_t http_head_length(const char *text, size_t n, size_t from) {
     return end != NULL ? (size_t)(end - text) + 4 : 0;
 }
 
+bool http_head_has_bare_lf(const char *text, size_t n, size_t from) {
+    for (size_t i = from; i < n; i++)
+        if (text[i] == '\n' && (i == 0 || text[i - 1] != '\r')) return true;
+    return false;
+}
+
 const char *http_head_find(const http_head *h, const char *name) {
     for (size_t i = 0; i < h->n_headers; i++)
         if (strcasecmp(h->headers[i].name, name) == 0) return h->headers[i].value;
@@ -137,6 +143,9 @@ static int parse_framing(http_head *h, const char **why) {
             *why = "the only transfer coding understood is chunked";
             if (strcasecmp(value, "chunked") != 0) return 501;
             n_encoding++;
+        } else if (strcasecmp(name, "Content-Encoding") == 0) {
+            *why = "bodies are taken as they are, without a content coding";
+            if (strcasecmp(value, "identity") != 0) return 415;
         } else if (strcasecmp(name, "Host") == 0) {
             n_host++;
         } else if (strcasecmp(name, "Connection") == 0) {

@@ -37,6 +37,8 @@ const char *http_head_find(const http_head *h, const char *name); /* NULL: absen
 
 /* How many bytes of text make a whole head; 0: not yet. `from`: where the last search ended. */
 size_t http_head_length(const char *text, size_t n, size_t from);
+/* Whether a line of a head that is not yet whole ends in LF alone: then it will never be. */
+bool http_head_has_bare_lf(const char *text, size_t n, size_t from);
 
 typedef enum { HTTP_CHUNKS_MORE, HTTP_CHUNKS_DONE, HTTP_CHUNKS_BAD } http_chunks_status;
 

@@ -2,6 +2,7 @@
 #include "server/json_field.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -98,6 +99,12 @@ const char *json_kind(const json_t *value) {
 
 bool field_type_error(api_error *e, const char *key, const char *expected, const json_t *found) {
     return api_fail(e, 400, key, "'%s' must be %s, not %s", key, expected, json_kind(found));
+}
+
+bool json_is_text(const json_t *value, const char *text) {
+    size_t n = strlen(text);
+    return json_is_string(value) && json_string_length(value) == n &&
+           memcmp(json_string_value(value), text, n) == 0;
 }
 
 bool field_bool(const json_t *object, const char *key, bool *out, api_error *e) {

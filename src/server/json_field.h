@@ -28,6 +28,8 @@ bool field_float(const json_t *object, const char *key, double low, double high,
                  api_error *e);
 /* *out borrows from object. */
 bool field_string(const json_t *object, const char *key, const char **out, size_t *n, api_error *e);
+/* Whether value is this text, whole: strcmp would take what a U+0000 follows for it. */
+bool json_is_text(const json_t *value, const char *text);
 /* "a string", "an array" ...: what a value is, for messages. */
 const char *json_kind(const json_t *value);
 bool field_type_error(api_error *e, const char *key, const char *expected, const json_t *found);

@@ -126,6 +126,7 @@ void route_request(conn *c) {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (!path_matches(routes[i].path, c->head.path)) continue;
         known = true;
+        c->allowed = routes[i].method == HTTP_GET ? "GET, HEAD" : "POST";
         if (routes[i].method != method) continue;
         if (s->params.api_key != NULL && !routes[i].open && !key_is_right(s->params.api_key, c)) {
             api_fail(&c->reject, 401, NULL, "the API key is missing or wrong");

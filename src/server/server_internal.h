@@ -65,6 +65,7 @@ struct conn {
     buf body;
     api_error reject;      /* said once the body has been read over */
     route_handler handler; /* of the request being read */
+    const char *allowed;   /* methods of its path, for a 405 */
     conn_work work;
     int64_t started_us;
     int status; /* of the answer, for the log */

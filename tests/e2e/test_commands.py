@@ -217,6 +217,27 @@ def test_peaks_that_cannot_be_stored(ridge, model, tmp_path):
     assert [p.name for p in (tmp_path / "taken").iterdir()] == ["peaks.json"] and not (tmp_path / "absent").exists()
 
 
+def test_outputs_that_take_nothing(ridge, model, tmp_path):
+    """A full disk or a closed output: said on stderr, exit 1; never written into what was opened next."""
+    path, logits = model("smollm2-135m"), tmp_path / "logits"
+    chat = b'{"messages":[{"role":"user","content":"x"}]}'
+    commands = [(["--version"], b""), (["--help"], b""), (["run", "--help"], b""), (["tokenize", path], b"x"),
+                (["detokenize", path, "--json"], b"[1]"), (["render", path, "--json"], chat), (["inspect", path], b""),
+                (["run", path, "hi", "--max-tokens", "2"], b""), (["score", path, "--jsonl"], b'"x"'),
+                (["score", path, "--logits", logits], b"Hello world")]
+    for command, stdin in commands:
+        for redirect in (">/dev/full", ">&-"):
+            done = subprocess.run(["sh", "-c", '"$@" ' + redirect, "sh", ridge.path, *map(str, command)], input=stdin,
+                                  capture_output=True, timeout=60)
+            assert done.returncode == 1 and b"cannot write the output" in done.stderr, (command, redirect, done)
+    assert logits.stat().st_size == 2 * 49152 * 4
+    assert b"/dev/full" in ridge("score", path, "--logits", "/dev/full", stdin="x", status=1).stderr
+    for redirect, status in (("<&-", 1), ("2>&-", 0), ("<&- >&- 2>&-", 1)):
+        done = subprocess.run(["sh", "-c", f'"$@" {redirect}', "sh", ridge.path, "tokenize", path, "--json"], input=b"x",
+                              capture_output=True, timeout=60)
+        assert done.returncode == status, redirect
+
+
 def test_inputs_that_are_no_files(ridge, model, tmp_path):
     """Pipes that nobody writes, devices without an end and folders are named, not waited for."""
     path, fifo = model("smollm2-135m"), tmp_path / "fifo"

@@ -420,6 +420,10 @@ static void test_limits(void **state) {
         {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
          400},
         {"\x16\x03\x01\x02\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\nHost: x\n\n", 400}, /* at once, not when the time is over */
+        {"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+         "Content-Length: 2\r\n\r\n\x1f\x8b",
+         415},
         {"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
          404},
     };
@@ -526,6 +530,9 @@ static void test_api_key(void **state) {
         buf_free(&headers);
     }
     check_status(&f, "GET", "/health", "", 200);
+    char *refused = ask(&f, "GET", "/v1/completions", "");
+    assert_non_null(strstr(refused, "Allow: POST, OPTIONS\r\n"));
+    mem_free(refused);
     check_status(&f, "OPTIONS", "/v1/models", "", 204);
     stop(&f);
 }
