@@ -172,14 +172,17 @@ FILTER(indent) {
 
 FILTER(truncate) {
     UNUSED;
-    const jstr *s = want_str(x, v);
+    size_t size;
     int64_t length = want_int(x, a[0], 255), leeway = given(a[3]) ? want_int(x, a[3], 5) : 5;
     const jstr *end = a[2].type == J_MISSING ? jv_cstr(x, "...").as.s : want_str(x, a[2]);
     if (jx_failed(x)) return jv_undefined();
     if (length < (int64_t)end->chars)
         return jx_fail(x, "expected length >= %zu, got %lld", end->chars, (long long)length);
     if (leeway < 0) return jx_fail(x, "expected leeway >= 0, got %lld", (long long)leeway);
-    if (leeway > INT64_MAX - length || (int64_t)s->chars <= length + leeway) return v;
+    bool sized = jv_length(v, &size);
+    if (sized && (leeway > INT64_MAX - length || (int64_t)size <= length + leeway)) return v;
+    const jstr *s = want_str(x, v);
+    if (jx_failed(x)) return jv_undefined();
     size_t cut = text_offset(s, (size_t)length - end->chars);
     bool kill = a[1].type != J_MISSING && jv_truth(a[1]);
     size_t space = kill ? SIZE_MAX : text_rfind(s->p, cut, " ", 1);
@@ -215,7 +218,14 @@ static bool number_text(jx *x, const jstr *s, char *out, size_t size) {
             if (!between) return false;
             continue;
         }
-        if ((unsigned char)c >= 0x80 || c == '\0' || c == ' ') return false;
+        if ((unsigned char)c >= 0x80) {
+            size_t width;
+            int digit = text_digit(text_at(t, i, &width));
+            if (digit < 0) return false;
+            c = (char)('0' + digit);
+            i += width - 1;
+        }
+        if (c == '\0' || c == ' ') return false;
         out[len++] = c;
     }
     out[len] = '\0';
@@ -279,19 +289,30 @@ FILTER(int) {
     return parse_float(x, v.as.s, &d) ? float_to_int(x, d, otherwise) : otherwise;
 }
 
+/* Python's float(v): false where that raises. */
+static bool to_float(jx *x, jv v, double *out) {
+    if (v.type == J_STR) return parse_float(x, v.as.s, out);
+    if (v.type == J_BIG) {
+        if (!parse_float(x, v.as.s, out) || isinf(*out))
+            jx_fail(x, "int too large to convert to float");
+        return true;
+    }
+    *out = jv_is_number(v) ? jv_to_double(v) : 0;
+    return jv_is_number(v);
+}
+
 FILTER(float) {
     UNUSED;
     double d;
     if (v.type == J_UNDEFINED) return undefined_number(x, v);
-    if (jv_is_number(v)) return jv_float(jv_to_double(v));
-    if (v.type == J_BIG || v.type == J_STR)
-        if (parse_float(x, v.as.s, &d)) return jv_float(d);
+    if (to_float(x, v, &d)) return jv_float(d);
     return a[0].type != J_MISSING ? a[0] : jv_float(0);
 }
 
 FILTER(abs) {
     UNUSED;
     if (v.type == J_FLOAT) return jv_float(fabs(v.as.f));
+    if (v.type == J_BIG) return v.as.s->p[0] == '-' ? op_negate(x, v, true) : v;
     if (!jv_is_number(v)) return jx_fail(x, "bad operand type for abs(): '%s'", jv_type_name(v));
     return v.as.i < 0 ? op_negate(x, v, true) : jv_int(v.as.i);
 }
@@ -342,11 +363,12 @@ FILTER(filesizeformat) {
     static const char *const units[] = {"B",  "B",   "kB", "KiB", "MB", "MiB",
                                         "GB", "GiB", "TB", "TiB", "PB", "PiB",
                                         "EB", "EiB", "ZB", "ZiB", "YB", "YiB"};
-    jv missing = {.type = J_MISSING};
-    jv n = f_float(x, v, &missing, raw);
+    double bytes;
     bool binary = a[0].type != J_MISSING && jv_truth(a[0]);
-    if (jx_failed(x)) return n;
-    double base = binary ? 1024 : 1000, bytes = n.as.f;
+    if (v.type == J_UNDEFINED) return undefined_number(x, v);
+    if (!to_float(x, v, &bytes)) return jx_fail(x, "filesizeformat of a %s", jv_type_name(v));
+    if (!isfinite(bytes)) return jx_fail(x, "filesizeformat of an infinite number or NaN");
+    double base = binary ? 1024 : 1000;
     buf b = {0};
     if (bytes == 1) {
         buf_puts(&b, "1 Byte");
@@ -386,12 +408,17 @@ static void put_form(jx *x, buf *b, jv v) {
     }
 }
 
+static bool is_iterable(jv v) {
+    return v.type == J_LIST || v.type == J_TUPLE || v.type == J_RANGE || v.type == J_ITER ||
+           v.type == J_VIEW || v.type == J_UNDEFINED;
+}
+
 FILTER(urlencode) {
     UNUSED;
     buf b = {.limit = x->max_output};
     jv *items, *pair;
     size_t n, two;
-    if (v.type == J_STR || (v.type != J_DICT && v.type != J_LIST && v.type != J_TUPLE)) {
+    if (v.type == J_STR || (v.type != J_DICT && !is_iterable(v))) {
         put_url(&b, jv_to_str(x, v), "-._~/");
         return jv_from_buf(x, &b);
     }
@@ -498,10 +525,15 @@ FILTER(pprint) {
     return jv_from_buf(x, &b);
 }
 
-FILTER(unsupported) {
-    UNUSED;
-    return jx_fail(x, "this filter is not supported");
-}
+/* random: an answer that no seed fixes cannot be repeated. The others lay out HTML and mail. */
+#define UNSUPPORTED(name)                                                                          \
+    FILTER(name) {                                                                                 \
+        UNUSED;                                                                                    \
+        return jx_fail(x, "the filter '" #name "' is not supported");                              \
+    }
+UNSUPPORTED(random)
+UNSUPPORTED(urlize)
+UNSUPPORTED(wordwrap)
 
 const jdef jinja_text_filters[] = {
     {"upper", "", f_upper},
@@ -530,9 +562,9 @@ const jdef jinja_text_filters[] = {
     {"xmlattr", "autospace?", f_xmlattr},
     {"tojson", "ensure_ascii? indent? separators? sort_keys?", f_tojson},
     {"pprint", "", f_pprint},
-    {"random", "", f_unsupported},
-    {"urlize", "*", f_unsupported},
-    {"wordwrap", "*", f_unsupported},
+    {"random", "", f_random},
+    {"urlize", "*", f_urlize},
+    {"wordwrap", "*", f_wordwrap},
     {NULL, NULL, NULL},
 };
 

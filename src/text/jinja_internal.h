@@ -347,6 +347,9 @@ const jv *jdict_get_str(const jdict *d, const char *key);
 bool jv_hashable(jv v);
 bool jv_is_number(jv v); /* bool, int, float */
 double jv_to_double(jv v);
+bool jv_is_real(jv v);             /* those, and integers over 64 bits (jinja_number.c) */
+int jv_number_compare(jv a, jv b); /* of two that are real: <0, 0, >0; 2: NaN */
+double jv_big_to_double(jv v);
 bool jv_truth(jv v);
 bool jv_equal(jx *x, jv a, jv b);
 int jv_compare(jx *x, jv a, jv b, const char *op); /* <0, 0, >0; 2: unordered (NaN) */
@@ -367,6 +370,7 @@ jv jv_tojson(jx *x, jv v, const jv *a);
 /* Python's str (jinja_text.c) */
 bool text_is_space(uint32_t c);
 bool text_is_word(uint32_t c);
+int text_digit(uint32_t c); /* of a decimal digit of any script, else -1 */
 uint32_t text_at(const jstr *s, size_t byte, size_t *width);
 size_t text_offset(const jstr *s, size_t index); /* byte offset of a code point */
 typedef enum { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP, CASE_FOLD } text_case;

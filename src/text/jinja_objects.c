@@ -261,7 +261,13 @@ METHOD(strftime_now) {
     return jv_from_buf(x, &b);
 }
 
+METHOD(lipsum) {
+    UNUSED;
+    return jx_fail(x, "lipsum(), a random text, is not supported");
+}
+
 static const jdef globals[] = {
+    {"lipsum", "*", m_lipsum},
     {"range", "*", m_range},
     {"dict", "*", m_dict},
     {"namespace", "*", m_namespace},

@@ -21,6 +21,18 @@ bool text_is_word(uint32_t c) {
            (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
 }
 
+static bool is_digit(uint32_t c) {
+    return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND;
+}
+
+/* Decimal digits stand in tens, from the zero up, some tens side by side. */
+int text_digit(uint32_t c) {
+    if (c == UTF8_INVALID || !is_digit(c)) return -1;
+    uint32_t zero = c;
+    while (zero > 0 && is_digit(zero - 1)) zero--;
+    return (int)((c - zero) % 10);
+}
+
 uint32_t text_at(const jstr *s, size_t byte, size_t *width) {
     uint32_t c = utf8_decode(s->p + byte, s->len - byte, width);
     return c == UTF8_INVALID ? 0xFFFD : c;

@@ -206,15 +206,15 @@ bool jv_hashable(jv v) {
     return true;
 }
 
-/* Equal values hash alike: 1, 1.0 and True. */
+/* Equal values hash alike: 1, 1.0 and True; -0.0 is 0.0. */
 static uint64_t hash_value(jv v) {
     switch (v.type) {
-    case J_STR:
-    case J_BIG: return hash_bytes(v.as.s->p, v.as.s->len);
+    case J_STR: return hash_bytes(v.as.s->p, v.as.s->len);
+    case J_BIG:
     case J_BOOL:
     case J_INT:
     case J_FLOAT: {
-        double d = jv_to_double(v) + 0.0; /* -0.0 is 0.0 */
+        double d = v.type == J_BIG ? jv_big_to_double(v) : jv_to_double(v) + 0.0;
         return hash_bytes((const char *)&d, sizeof d);
     }
     case J_TUPLE: {
@@ -340,7 +340,7 @@ const char *jv_type_name(jv v) {
                                         "bool",
                                         "int",
                                         "float",
-                                        "int",
+                                        "int over 64 bits",
                                         "str",
                                         "list",
                                         "tuple",
@@ -380,11 +380,6 @@ static bool list_equal(jx *x, const jlist *a, const jlist *b) {
     return true;
 }
 
-static bool number_equal(jv a, jv b) {
-    if (a.type == J_FLOAT || b.type == J_FLOAT) return jv_to_double(a) == jv_to_double(b);
-    return a.as.i == b.as.i;
-}
-
 /* x, where there is one, is charged: deep or long comparisons end at its limits. */
 bool jv_equal(jx *x, jv a, jv b) {
     if (x != NULL) {
@@ -393,15 +388,14 @@ bool jv_equal(jx *x, jv a, jv b) {
             return false;
         }
     }
-    if (jv_is_number(a) && jv_is_number(b)) return number_equal(a, b);
+    if (jv_is_real(a) && jv_is_real(b)) return jv_number_compare(a, b) == 0;
     if (a.type != b.type) return false;
     if (x != NULL) x->depth++;
     bool equal = false;
     switch (a.type) {
     case J_UNDEFINED:
     case J_NONE: equal = true; break;
-    case J_STR:
-    case J_BIG: equal = str_equal(a.as.s, b.as.s); break;
+    case J_STR: equal = str_equal(a.as.s, b.as.s); break;
     case J_LIST:
     case J_TUPLE: equal = a.as.l == b.as.l || list_equal(x, a.as.l, b.as.l); break;
     case J_DICT: equal = a.as.d == b.as.d || dict_equal(x, a.as.d, b.as.d); break;
@@ -423,15 +417,9 @@ static int str_compare(const jstr *a, const jstr *b) {
     return c != 0 ? (c > 0) - (c < 0) : (a->len > b->len) - (a->len < b->len);
 }
 
-static int number_compare(jv a, jv b) {
-    if (a.type != J_FLOAT && b.type != J_FLOAT) return (a.as.i > b.as.i) - (a.as.i < b.as.i);
-    double p = jv_to_double(a), q = jv_to_double(b);
-    return isnan(p) || isnan(q) ? 2 : (p > q) - (p < q);
-}
-
 int jv_compare(jx *x, jv a, jv b, const char *op) {
     if (!jx_step(x, 0)) return 0;
-    if (jv_is_number(a) && jv_is_number(b)) return number_compare(a, b);
+    if (jv_is_real(a) && jv_is_real(b)) return jv_number_compare(a, b);
     if (a.type == J_STR && b.type == J_STR) return str_compare(a.as.s, b.as.s);
     if (a.type == b.type && (a.type == J_LIST || a.type == J_TUPLE)) {
         const jlist *p = a.as.l, *q = b.as.l;

@@ -153,6 +153,13 @@ static void test_errors_say_where(void **state) {
     expect_error("\n\n{{ x y }}", "t:3: expected end of print statement, found 'y'");
     expect_error("{{ raise_exception('boom') }}", "boom");
     expect_error("x\n{{ a.b }}", "t:2: 'a' is undefined");
+    expect_error("{{ [1]|random }}", "the filter 'random' is not supported");
+    expect_error("{{ 'a'|urlize }}", "the filter 'urlize' is not supported");
+    expect_error("{{ 'a'|wordwrap(3) }}", "the filter 'wordwrap' is not supported");
+    expect_error("{{ lipsum() }}", "lipsum(), a random text, is not supported");
+    expect_error("{{ 2 ** 64 }}", "integer result does not fit 64 bits");
+    expect_error("{{ 18446744073709551616 + 1 }}", "arithmetic on integers over 64 bits");
+    expect_error("{{ '%d' % 18446744073709551616 }}", "int over 64 bits");
     expect_error("{{ x|nosuch }}", "t:1: No filter named 'nosuch'");
     expect_error("{% include 'x' %}", "include");
     expect_error("\xFF", "not valid UTF-8");
