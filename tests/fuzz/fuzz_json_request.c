@@ -28,6 +28,12 @@ static ridge_status encode(void *self, const char *text, size_t n, bool add_spec
     return RIDGE_OK;
 }
 
+static size_t min_tokens(void *self, const char *text, size_t n) {
+    (void)self;
+    (void)text;
+    return n;
+}
+
 static ridge_status render(void *self, json_t *variables, buf *out, ridge_error *err) {
     (void)self;
     (void)err;
@@ -54,6 +60,7 @@ static void fuzz_body(api_kind kind, const char *body, size_t n) {
     static const api_names names = {"m", "m.gguf"};
     const server_backend backend = {.info = get_info,
                                     .encode = encode,
+                                    .min_tokens = min_tokens,
                                     .render = render,
                                     .detokenize = detokenize,
                                     .detokenize_end = detokenize_end};
@@ -70,6 +77,7 @@ static void fuzz_body(api_kind kind, const char *body, size_t n) {
 
 static void fuzz_head(const char *text, size_t n) {
     size_t length = http_head_length(text, n, 0);
+    bool bare = http_head_has_bare_lf(text, n, 0);
     if (length == 0) return;
     http_head h;
     const char *why = NULL;
@@ -77,6 +85,7 @@ static void fuzz_head(const char *text, size_t n) {
     if (copy == NULL) return;
     int status = http_head_parse(&h, copy, length, &why);
     ridge_assert(status == 0 || why != NULL);
+    if (http_head_has_bare_lf(text, length, 0)) ridge_assert(bare && status != 0);
     if (status == 0) ridge_assert(h.path != NULL && (h.chunked ? h.content_length == 0 : true));
     mem_free(copy);
 }
