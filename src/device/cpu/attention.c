@@ -58,15 +58,16 @@ static attention_job make_job(const cpu_run *r, const dev_op *op, uint32_t s, ui
     return j;
 }
 
-/* Stages the span's keys and values and makes the partials of every query of the job:
+/* Makes the partials of every query of the job:
  * m, l [n_queries] and scratch->partial. Query i is row i / gqa, head i % gqa of the KV head. */
 static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
                         const float *q, size_t ldq, cpu_scratch *s, float *m, float *l) {
     uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
     uint32_t begin = j->begin > base ? j->begin : base;
     uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
-    cpu_kv_stage(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
-                 end, s->k, s->v);
+    cpu_kv_span kv;
+    cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
+                end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, &kv);
     const float *queries[CPU_QUERIES];
     uint32_t begins[CPU_QUERIES], ends[CPU_QUERIES];
     for (uint32_t i = 0; i < j->n_queries; i++) {
@@ -76,8 +77,9 @@ static void attend_span(const cpu_run *r, const dev_op *op, const attention_job 
         begins[i] = from > base ? from - base : 0;
         ends[i] = to < base ? 0 : to - base < CPU_SPAN ? to - base : CPU_SPAN;
     }
-    r->k->attend(&(cpu_span_args){.k = s->k,
-                                  .v = s->v,
+    r->k->attend(&(cpu_span_args){.k = kv.k,
+                                  .v = kv.v,
+                                  .half = kv.half,
                                   .head_dim = op->head_dim,
                                   .n = j->n_queries,
                                   .q = queries,

@@ -236,14 +236,16 @@ static ridge_status make_values(compiler *k) {
 static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     arena *a = &c->memory;
     s->panel = take(a, (size_t)c->max_cols * CPU_PANEL, sizeof(float));
-    s->blocks = take(a, c->max_cols / CPU_BLOCK, sizeof(cpu_ublock));
+    s->blocks = take(a, (size_t)2 * CPU_K_BLOCKS, sizeof(cpu_ublock));
+    s->acc = take(a, (size_t)CPU_TOKENS * CPU_PAIR, sizeof(float));
     s->k = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->v = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->scores = take(a, (size_t)CPU_QUERIES * CPU_SPAN, sizeof(float));
     s->partial = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->state = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->half = take(a, c->max_kv_width, sizeof(uint16_t));
-    return s->panel && s->blocks && s->k && s->v && s->scores && s->partial && s->state && s->half;
+    return s->panel && s->blocks && s->acc && s->k && s->v && s->scores && s->partial && s->state &&
+           s->half;
 }
 
 static ridge_status make_buffers(compiler *k) {

@@ -24,10 +24,15 @@
 #include "base/team.h"
 #include "device/device.h"
 
-#define CPU_PANEL 16 /* rows of a panel */
-#define CPU_BLOCK 32 /* values of K per block */
-#define CPU_QUADS 8  /* groups of 4 K in a block */
-#define CPU_TILE 12  /* tokens of an activation tile */
+#define CPU_PANEL 16              /* rows of a panel */
+#define CPU_BLOCK 32              /* values of K per block */
+#define CPU_QUADS 8               /* groups of 4 K in a block */
+#define CPU_TILE 12               /* tokens of an activation tile */
+#define CPU_TOKENS (8 * CPU_TILE) /* activations of so many stay in the second-level cache */
+#define CPU_FEW 6                 /* so few tokens go from the packed form at once */
+#define CPU_PAIR (2 * CPU_PANEL)
+#define CPU_K_BLOCKS                                                                               \
+    16               /* blocks of K of two panels that, unpacked, stay in the first-level cache */
 #define CPU_SPAN 256 /* context tokens of one attention partial */
 
 /* How the planes of a block combine to the unsigned quants. Sizes for 16 rows x 32 values:
@@ -64,6 +69,7 @@ typedef struct {
 
 /* NULL: not an integer format. */
 const cpu_format *cpu_format_find(quant_type type);
+size_t cpu_super_bytes(const cpu_format *f);
 size_t cpu_panel_bytes(const cpu_format *f, uint32_t cols);
 /* Packs 16 rows (fewer at the end: the rest become zero) from the file's rows; panel is zeroed. */
 void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, uint32_t n_rows,
@@ -81,22 +87,33 @@ typedef struct {
     int8_t q[CPU_BLOCK];
 } cpu_xblock;
 
-/* An unpacked block of a panel: for many tokens a panel is unpacked once. m is negative or 0. */
+/* An unpacked block of a panel: for many tokens a chunk of a panel is unpacked once. m is negative
+ * or 0. */
 typedef struct {
     _Alignas(64) uint8_t q[CPU_BLOCK * CPU_PANEL]; /* [quad][row][4] */
     float s[2][CPU_PANEL], m[2][CPU_PANEL];        /* per half; [0] alone unless format->halves */
 } cpu_ublock;
 
-/* Up to CPU_TILE tokens times one panel. */
+/* Up to CPU_TILE tokens times one or two panels, over up to CPU_K_BLOCKS blocks of K: acc += w x.
+ * The sums go on from chunk to chunk of K, in the one order. */
 typedef struct {
     const cpu_format *format;
-    const cpu_ublock *w; /* [n_blocks] */
+    const cpu_ublock *w; /* [n_panels][CPU_K_BLOCKS], the first n_blocks of each */
+    const cpu_xblock *x; /* [n_blocks][width] */
+    uint32_t n_panels, n_blocks, width;
+    float *acc; /* [width][CPU_PAIR], 64-byte aligned */
+} cpu_gemm_args;
+
+/* Up to CPU_FEW tokens times one packed panel. */
+typedef struct {
+    const cpu_format *format;
+    const uint8_t *panel;
     const cpu_xblock *x; /* [n_blocks][width] */
     uint32_t n_blocks, width;
     float *out; /* [width, ld]; n_rows <= 16 columns are written */
     size_t ld;
     uint32_t n_rows;
-} cpu_gemm_args;
+} cpu_packed_args;
 
 typedef struct {
     const float *w; /* [cols][16] */
@@ -110,8 +127,9 @@ typedef struct {
 
 /* One span of context against n queries that share a KV head. */
 typedef struct {
-    const float *k; /* [span / 16][head_dim][16] */
-    const float *v; /* [span][head_dim] */
+    /* of each 16 tokens: keys [head_dim][16], values [16][head_dim]; f16 (half) or f32 */
+    const void *const *k, *const *v; /* [CPU_SPAN / 16] */
+    bool half;
     uint32_t head_dim, n;
     const float *const *q;       /* [n] -> [head_dim] */
     const uint32_t *begin, *end; /* [n] visible tokens of the span; begin >= end: none */
@@ -126,10 +144,9 @@ typedef struct {
     /* linear, integer */
     void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
     void (*gemm)(const cpu_gemm_args *a);
-    /* One token from the packed form; NULL: unpack, then gemm. n_rows <= 16 of out are written. */
-    void (*gemv)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, const cpu_xblock *x,
-                 float *out, uint32_t n_rows);
-    /* linear, f32; expand: the exact weights of an unpacked panel, [cols][16] */
+    /* NULL: unpack, then gemm. */
+    void (*gemm_packed)(const cpu_packed_args *a);
+    /* linear, f32; expand: the exact weights of unpacked blocks, [32 * n_blocks][16] */
     void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
     void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
@@ -171,12 +188,13 @@ struct dev_weight {
 struct dev_kv {
     dev_kv_layout layout;
     struct {
-        uint8_t *k, *v;     /* [n_layers][n_blocks][n_kv_heads][head_dim][block_size], and
-                               [n_layers][n_blocks][n_kv_heads][block_size][head_dim] */
+        uint8_t *k, *v;     /* [n_layers][n_blocks][n_kv_heads][block_size / lanes][head_dim][lanes]
+                               and [n_layers][n_blocks][n_kv_heads][block_size][head_dim] */
         size_t block_elems; /* n_kv_heads * head_dim * block_size */
         size_t bytes;       /* of k, and of v */
     } groups[DEV_MAX_GROUPS];
     size_t elem_bytes;
+    uint32_t lanes; /* tokens next to each other in k: 16, or block_size if no multiple of it */
 };
 
 typedef struct {
@@ -196,11 +214,17 @@ void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to
 void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
                   const int32_t *blocks, uint32_t position, const float *k, const float *v,
                   uint16_t *scratch);
-/* Tokens [begin, end) of one KV head as f32, in the form of cpu_span_args; begin a multiple of 256.
- */
-void cpu_kv_stage(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
-                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, float *k,
-                  float *v);
+/* Where tokens [begin, end) of one KV head lie, for cpu_span_args: k, v [CPU_SPAN / 16] pointers,
+ * those of the 16 tokens that begin lies in at begin % 256 / 16. In the pool itself where its form
+ * allows; widened to f32 in key and value [256 * head_dim] where `widen` says that it pays, or
+ * where the pool's blocks are no multiple of 16. */
+typedef struct {
+    const void *k[CPU_SPAN / 16], *v[CPU_SPAN / 16];
+    bool half;
+} cpu_kv_span;
+void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
+                 const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
+                 float *key, float *value, cpu_kv_span *out);
 
 /* compile.c and run.c */
 typedef enum {
@@ -239,7 +263,8 @@ typedef struct {
 
 typedef struct {
     float *panel;       /* [max_cols][16]: a panel in f32 */
-    cpu_ublock *blocks; /* [max_cols / 32]: a panel unpacked */
+    cpu_ublock *blocks; /* [2][CPU_K_BLOCKS]: two panels' chunks, unpacked */
+    float *acc;         /* [CPU_TOKENS][CPU_PAIR]: what two panels have summed up */
     float *k, *v;       /* [256 * max_head_dim] each: a staged span */
     float *scores;      /* [CPU_QUERIES][256] */
     float *partial;     /* [CPU_QUERIES][max_head_dim] */
@@ -248,6 +273,7 @@ typedef struct {
 } cpu_scratch;
 
 #define CPU_QUERIES 64      /* (row, head) pairs of one attention task, at most */
+#define CPU_WIDEN_QUERIES 8 /* beyond so many, keys and values are widened to f32 once */
 #define CPU_MAX_SPLITS 8192 /* partials kept for attention split over spans */
 #define CPU_SPLIT_ROWS 4    /* sequences with at most so many rows are split over spans */
 

@@ -1,7 +1,7 @@
 /* device/cpu/kv: the pool of keys and values.
  *
- * Within a block and a head, keys lie transposed ([head_dim][block_size]) so that scores are made
- * 16 tokens at a time without a sum across lanes; values lie as they come. Both grow token by
+ * Within a block and a head, the keys of 16 tokens lie transposed ([head_dim][16]) so that their
+ * scores are made together without a sum across lanes; values lie as they come. Both grow token by
  * token; an entry is written once.
  */
 #include <string.h>
@@ -41,6 +41,7 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
     if (kv == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool");
     kv->layout = *layout;
     kv->elem_bytes = layout->type == DEV_KV_F16 ? 2 : 4;
+    kv->lanes = layout->block_size % 16 == 0 ? 16 : layout->block_size;
     for (uint32_t g = 0; g < layout->n_groups; g++) {
         const dev_kv_group *group = &layout->groups[g];
         size_t elems = group->n_kv_heads, bytes = 0;
@@ -81,29 +82,39 @@ void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to
     }
 }
 
+/* First element of a slot's key, whose elements are `lanes` apart, and of its value, of a head. */
+static size_t key_at(const dev_kv *kv, uint32_t group, size_t block, uint32_t head, uint32_t slot) {
+    uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
+    return block + (size_t)head * dim * kv->layout.block_size +
+           (size_t)(slot - slot % lanes) * dim + slot % lanes;
+}
+
+static size_t value_at(const dev_kv *kv, uint32_t group, size_t block, uint32_t head,
+                       uint32_t slot) {
+    uint32_t dim = kv->layout.groups[group].head_dim;
+    return block + ((size_t)head * kv->layout.block_size + slot) * dim;
+}
+
 void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
                   const int32_t *blocks, uint32_t position, const float *k, const float *v,
                   uint16_t *scratch) {
     const dev_kv_group *g = &kv->layout.groups[group];
-    uint32_t size = kv->layout.block_size, slot = position % size,
-             width = g->n_kv_heads * g->head_dim;
-    size_t base = block_at(kv, group, layer, blocks[position / size]);
-    if (kv->layout.type == DEV_KV_F32) {
-        float *keys = (float *)(void *)kv->groups[group].k + base + slot;
-        float *values = (float *)(void *)kv->groups[group].v + base;
-        for (uint32_t i = 0; i < width; i++) keys[(size_t)i * size] = k[i];
-        for (uint32_t h = 0; h < g->n_kv_heads; h++)
-            memcpy(values + ((size_t)h * size + slot) * g->head_dim, v + h * g->head_dim,
-                   g->head_dim * sizeof *v);
-        return;
+    uint32_t size = kv->layout.block_size, slot = position % size, dim = g->head_dim;
+    size_t block = block_at(kv, group, layer, blocks[position / size]);
+    bool half = kv->layout.type == DEV_KV_F16;
+    if (half) kernels->narrow_f16(k, scratch, (size_t)g->n_kv_heads * dim);
+    for (uint32_t h = 0; h < g->n_kv_heads; h++, k += dim, v += dim, scratch += dim) {
+        size_t key = key_at(kv, group, block, h, slot), value = value_at(kv, group, block, h, slot);
+        if (half) {
+            uint16_t *to = (uint16_t *)(void *)kv->groups[group].k + key;
+            for (uint32_t d = 0; d < dim; d++) to[(size_t)d * kv->lanes] = scratch[d];
+            kernels->narrow_f16(v, (uint16_t *)(void *)kv->groups[group].v + value, dim);
+        } else {
+            float *to = (float *)(void *)kv->groups[group].k + key;
+            for (uint32_t d = 0; d < dim; d++) to[(size_t)d * kv->lanes] = k[d];
+            memcpy((float *)(void *)kv->groups[group].v + value, v, dim * sizeof *v);
+        }
     }
-    uint16_t *keys = (uint16_t *)(void *)kv->groups[group].k + base + slot;
-    uint16_t *values = (uint16_t *)(void *)kv->groups[group].v + base;
-    kernels->narrow_f16(k, scratch, width);
-    for (uint32_t i = 0; i < width; i++) keys[(size_t)i * size] = scratch[i];
-    for (uint32_t h = 0; h < g->n_kv_heads; h++)
-        kernels->narrow_f16(v + h * g->head_dim, values + ((size_t)h * size + slot) * g->head_dim,
-                            g->head_dim);
 }
 
 /* n elements from element `at` of a pool, as f32. */
@@ -115,47 +126,49 @@ static void load_elems(const cpu_kernels *kernels, const dev_kv *kv, const uint8
         kernels->widen_f16((const uint16_t *)(const void *)pool + at, dst, n);
 }
 
-/* Keys of the 16 tokens from `token` on: dst [head_dim][16]; lanes from `end` on are anything. */
-static void stage_keys(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
-                       const int32_t *blocks, uint32_t kv_head, uint32_t token, uint32_t end,
-                       float *dst) {
+/* Tokens [token, end), at most 16, of blocks that hold them in another form: key [head_dim][16]
+ * (lanes from `end` on are anything), value [16][head_dim]. */
+static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
+                   const int32_t *blocks, uint32_t kv_head, uint32_t token, uint32_t end,
+                   float *key, float *value) {
     uint32_t size = kv->layout.block_size, dim = kv->layout.groups[group].head_dim;
-    const uint8_t *pool = kv->groups[group].k;
-    if (size % 16 == 0) {
-        size_t at = block_at(kv, group, layer, blocks[token / size]) +
-                    (size_t)kv_head * dim * size + token % size;
-        if (size == 16) {
-            load_elems(kernels, kv, pool, at, dst, (size_t)dim * 16);
-            return;
-        }
+    for (uint32_t t = token; t < end; t++, value += dim) {
+        size_t block = block_at(kv, group, layer, blocks[t / size]);
+        size_t at = key_at(kv, group, block, kv_head, t % size);
         for (uint32_t d = 0; d < dim; d++)
-            load_elems(kernels, kv, pool, at + (size_t)d * size, dst + (size_t)d * 16, 16);
-        return;
-    }
-    uint32_t last = token + 16 < end ? token + 16 : end;
-    for (uint32_t t = token; t < last; t++) {
-        size_t at =
-            block_at(kv, group, layer, blocks[t / size]) + (size_t)kv_head * dim * size + t % size;
-        for (uint32_t d = 0; d < dim; d++)
-            load_elems(kernels, kv, pool, at + (size_t)d * size, dst + (size_t)d * 16 + (t - token),
-                       1);
+            load_elems(kernels, kv, kv->groups[group].k, at + (size_t)d * kv->lanes,
+                       key + (size_t)d * 16 + (t - token), 1);
+        load_elems(kernels, kv, kv->groups[group].v, value_at(kv, group, block, kv_head, t % size),
+                   value, dim);
     }
 }
 
-void cpu_kv_stage(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
-                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, float *k,
-                  float *v) {
+void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
+                 const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
+                 float *key, float *value, cpu_kv_span *out) {
     uint32_t size = kv->layout.block_size, dim = kv->layout.groups[group].head_dim;
-    uint32_t base = begin / CPU_SPAN * CPU_SPAN;
-    for (uint32_t t = begin & ~15u; t < end; t += 16)
-        stage_keys(kernels, kv, group, layer, blocks, kv_head, t, end,
-                   k + (size_t)(t - base) * dim);
-    for (uint32_t t = begin; t < end;) {
-        uint32_t n = size - t % size < end - t ? size - t % size : end - t;
-        size_t at = block_at(kv, group, layer, blocks[t / size]) +
-                    ((size_t)kv_head * size + t % size) * dim;
-        load_elems(kernels, kv, kv->groups[group].v, at, v + (size_t)(t - base) * dim,
-                   (size_t)n * dim);
-        t += n;
+    size_t elem = kv->elem_bytes, n = (size_t)16 * dim;
+    bool in_place = kv->lanes == 16 && (kv->layout.type == DEV_KV_F32 || !widen);
+    out->half = in_place && kv->layout.type == DEV_KV_F16;
+    for (uint32_t t = begin & ~15u; t < end; t += 16) {
+        uint32_t i = t % CPU_SPAN / 16;
+        float *k = key + i * n, *v = value + i * n;
+        out->k[i] = k;
+        out->v[i] = v;
+        if (kv->lanes != 16) {
+            gather(kernels, kv, group, layer, blocks, kv_head, t, t + 16 < end ? t + 16 : end, k,
+                   v);
+            continue;
+        }
+        size_t block = block_at(kv, group, layer, blocks[t / size]);
+        size_t k_at = key_at(kv, group, block, kv_head, t % size);
+        size_t v_at = value_at(kv, group, block, kv_head, t % size);
+        if (in_place) {
+            out->k[i] = kv->groups[group].k + k_at * elem;
+            out->v[i] = kv->groups[group].v + v_at * elem;
+        } else {
+            load_elems(kernels, kv, kv->groups[group].k, k_at, k, n);
+            load_elems(kernels, kv, kv->groups[group].v, v_at, v, n);
+        }
     }
 }

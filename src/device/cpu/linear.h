@@ -18,7 +18,6 @@ void cpu_gemm_avx2(const cpu_gemm_args *a);
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out);
 void cpu_gemm_avx512(const cpu_gemm_args *a);
-void cpu_gemv_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                     const cpu_xblock *x, float *out, uint32_t n_rows);
+void cpu_gemm_packed_avx512(const cpu_packed_args *a);
 
 #endif

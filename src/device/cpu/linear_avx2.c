@@ -114,14 +114,19 @@ INLINE __m256 add_scaled(__m256 acc, __m256i isum, __m256 s, float d) {
 INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, bool wide) {
     const cpu_format *f = a->format;
     const cpu_xblock *x = a->x + t0;
+    const cpu_ublock *w = a->w + row / CPU_PANEL * CPU_K_BLOCKS;
+    const uint32_t lane = row % CPU_PANEL; /* first row within the panel */
     const int zero = f->zero_shift < 0 || wide ? 0 : 1 << f->zero_shift;
     const int n_halves = f->halves ? 2 : 1;
+    float *out = a->acc + t0 * CPU_PAIR + row;
     __m256 acc[TOKENS];
-    for (int t = 0; t < T; t++) acc[t] = _mm256_setzero_ps();
-    for (uint32_t b = 0; b < a->n_blocks; b++, x += a->width)
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) acc[t] = _mm256_load_ps(out + t * CPU_PAIR);
+    for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width)
         for (int h = 0; h < n_halves; h++) {
             __m256i isum[TOKENS];
             int32_t nsum[TOKENS];
+#pragma GCC unroll 4
             for (int t = 0; t < T; t++) {
                 nsum[t] = n_halves == 1 ? x[t].nsum
                           : h == 0      ? x[t].nsum_lo
@@ -129,12 +134,13 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, 
                 isum[t] = _mm256_set1_epi32(zero * nsum[t]);
             }
             if (n_halves == 1)
-                add_quads(a->w[b].q + row * 4, x, 0, 8, T, wide, isum);
+                add_quads(w->q + lane * 4, x, 0, 8, T, wide, isum);
             else if (h == 0)
-                add_quads(a->w[b].q + row * 4, x, 0, 4, T, wide, isum);
+                add_quads(w->q + lane * 4, x, 0, 4, T, wide, isum);
             else
-                add_quads(a->w[b].q + row * 4, x, 4, 4, T, wide, isum);
-            __m256 s = _mm256_loadu_ps(a->w[b].s[h] + row), m = _mm256_loadu_ps(a->w[b].m[h] + row);
+                add_quads(w->q + lane * 4, x, 4, 4, T, wide, isum);
+            __m256 s = _mm256_load_ps(w->s[h] + lane), m = _mm256_load_ps(w->m[h] + lane);
+#pragma GCC unroll 4
             for (int t = 0; t < T; t++) {
                 acc[t] = add_scaled(acc[t], isum[t], s, x[t].d);
                 if (!f->has_min) continue;
@@ -142,10 +148,8 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, 
                 acc[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(xsum), acc[t]);
             }
         }
-    const __m256i rows = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)a->n_rows - (int)row),
-                                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    for (int t = 0; t < T; t++)
-        _mm256_maskstore_ps(a->out + (t0 + (uint32_t)t) * a->ld + row, rows, acc[t]);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) _mm256_store_ps(out + t * CPU_PAIR, acc[t]);
 }
 
 INLINE void gemm_rows(const cpu_gemm_args *a, uint32_t row, bool wide) {
@@ -155,7 +159,7 @@ INLINE void gemm_rows(const cpu_gemm_args *a, uint32_t row, bool wide) {
 }
 
 void cpu_gemm_avx2(const cpu_gemm_args *a) {
-    for (uint32_t row = 0; row < a->n_rows; row += 8) {
+    for (uint32_t row = 0; row < a->n_panels * CPU_PANEL; row += 8) {
         if (a->format->zero_shift == 7)
             gemm_rows(a, row, true);
         else

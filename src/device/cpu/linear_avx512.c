@@ -1,9 +1,10 @@
 /* device/cpu/linear_avx512: the integer product on AVX-512 VNNI.
  *
  * A register holds 4 consecutive K of 16 rows; dpbusd multiplies them by 4 activations broadcast
- * to all rows. For many tokens a panel is unpacked once to bytes and multiplied by tiles of up to
- * 12 tokens (12 float and 12 integer accumulators of the 32 registers); for one token it is
- * unpacked in registers on its way from memory.
+ * to all rows. For many tokens two panels are unpacked to bytes once and multiplied by tiles of 6
+ * tokens (12 float and 12 integer accumulators of the 32 registers; loads, of which some machines
+ * do one per cycle, are 8 per 12 products); for few tokens a panel is unpacked in registers on its
+ * way from memory.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -131,81 +132,131 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
     }
 }
 
-/* One token ------------------------------------------------------------------------------------ */
+/* Products ------------------------------------------------------------------------------------- */
 
-INLINE __m512i four(const cpu_xblock *x, int quad) {
+/* isum += w * the four activations at x, which the instruction itself broadcasts. */
+INLINE __m512i dot(__m512i isum, __m512i w, const int8_t *x) {
+    typedef int32_t unaligned __attribute__((aligned(1), may_alias));
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(isum) : "v"(w), "m"(*(const unaligned *)x));
+    return isum;
+}
+
+/* The same with the activations in a register: for two panels they are loaded once. */
+INLINE __m512i dot_reg(__m512i isum, __m512i w, __m512i x) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(isum) : "v"(w), "v"(x));
+    return isum;
+}
+
+INLINE __m512i four(const int8_t *x) {
     int32_t v;
-    memcpy(&v, x->q + quad * 4, 4);
+    memcpy(&v, x, 4);
     return _mm512_set1_epi32(v);
+}
+
+/* - sum q of half h (of the whole block where there are no halves). */
+INLINE int32_t half_nsum(const cpu_xblock *x, int h, bool halves) {
+    return !halves ? x->nsum : h == 0 ? x->nsum_lo : x->nsum - x->nsum_lo;
+}
+
+/* -zero * sum q, where the integer sum starts; shift < 0: zero is 0 */
+INLINE __m512i start(int32_t nsum, int shift) {
+    return shift < 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(nsum * (1 << shift));
 }
 
 INLINE __m512 add_scaled(__m512 acc, __m512i isum, __m512 s, float d) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(s, _mm512_set1_ps(d)), acc);
 }
 
-/* -zero * sum x, where the integer sum starts; shift < 0: zero is 0 */
-INLINE __m512i start(int32_t nsum, int shift) {
-    return shift < 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(nsum * (1 << shift));
+INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m512 m) {
+    float xsum = halves ? x->d * (float)-half_nsum(x, h, true) : x->xsum;
+    return _mm512_fmadd_ps(m, _mm512_set1_ps(xsum), acc);
 }
 
-INLINE void gemv_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
-                       const uint8_t *panel, uint32_t n_blocks, const cpu_xblock *x, float *out,
-                       uint32_t n_rows) {
-    const uint8_t *head = panel, *at = panel + f->head_bytes;
-    const uint32_t step = f->quant_bytes + f->sub_bytes, per_super = f->n_blocks;
-    __m512 acc = _mm512_setzero_ps();
-    for (uint32_t b = 0, left = per_super; b < n_blocks; b++, x++, left--) {
+/* Few tokens: straight from the packed form -----------------------------------------------------
+ */
+
+/* T tokens, a constant; quants go from memory to registers and are used T times. */
+INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T,
+                        const cpu_packed_args *a) {
+    const cpu_format *f = a->format;
+    const bool halves = has_halves(scaling);
+    const uint8_t *head = a->panel, *at = head + f->head_bytes;
+    const uint32_t step = f->quant_bytes + f->sub_bytes;
+    const cpu_xblock *x = a->x;
+    __m512 acc[CPU_FEW];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
+    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += T, left--) {
         if (left == 0) {
             head = at;
             at += f->head_bytes;
-            left = per_super;
+            left = f->n_blocks;
         }
         for (uint32_t i = 0; i < step + 32; i += 64)
             _mm_prefetch((const char *)(at + AHEAD + i), _MM_HINT_T0);
         scales s = block_scales(scaling, head, at + f->quant_bytes);
-        int32_t low_nsum = has_halves(scaling) ? x->nsum_lo : x->nsum;
-        __m512i low = start(low_nsum, f->zero_shift);
-        __m512i high = start(x->nsum - low_nsum, f->zero_shift);
+        __m512i isum[2][CPU_FEW];
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) {
+            isum[0][t] = start(half_nsum(&x[t], 0, halves), shift);
+            isum[1][t] = halves ? start(half_nsum(&x[t], 1, true), shift) : _mm512_setzero_si512();
+        }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
-            __m512i *isum = quad < 4 ? &low : &high;
-            *isum = _mm512_dpbusd_epi32(*isum, quants(planes, at, quad), four(x, quad));
+            __m512i w = quants(planes, at, quad);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; t++) {
+                /* one token: two chains, for the latency */
+                int h = halves || T == 1 ? quad / 4 : 0;
+                isum[h][t] = dot(isum[h][t], w, x[t].q + quad * 4);
+            }
         }
-        if (has_halves(scaling)) {
-            acc = add_scaled(acc, low, s.s[0], x->d);
-            if (has_min(scaling))
-                acc = _mm512_fmadd_ps(s.m[0], _mm512_set1_ps(x->d * (float)-x->nsum_lo), acc);
-            acc = add_scaled(acc, high, s.s[1], x->d);
-            if (has_min(scaling))
-                acc = _mm512_fmadd_ps(s.m[1], _mm512_set1_ps(x->d * (float)-(x->nsum - x->nsum_lo)),
-                                      acc);
-        } else {
-            acc = add_scaled(acc, _mm512_add_epi32(low, high), s.s[0], x->d);
-            if (has_min(scaling)) acc = _mm512_fmadd_ps(s.m[0], _mm512_set1_ps(x->xsum), acc);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) {
+            if (!halves && T == 1) isum[0][t] = _mm512_add_epi32(isum[0][t], isum[1][t]);
+            acc[t] = add_scaled(acc[t], isum[0][t], s.s[0], x[t].d);
+            if (has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 0, halves, s.m[0]);
+            if (halves) acc[t] = add_scaled(acc[t], isum[1][t], s.s[1], x[t].d);
+            if (halves && has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 1, true, s.m[1]);
         }
         at += step;
     }
-    _mm512_mask_storeu_ps(out, (__mmask16)((1u << n_rows) - 1), acc);
+    const __mmask16 rows = (__mmask16)((1u << a->n_rows) - 1);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++) _mm512_mask_storeu_ps(a->out + (size_t)t * a->ld, rows, acc[t]);
+}
+
+INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, int shift,
+                          const cpu_packed_args *a) {
+    switch (a->width) {
+    case 1: packed_tile(planes, scaling, shift, 1, a); break;
+    case 2: packed_tile(planes, scaling, shift, 2, a); break;
+    case 3: packed_tile(planes, scaling, shift, 3, a); break;
+    case 4: packed_tile(planes, scaling, shift, 4, a); break;
+    case 5: packed_tile(planes, scaling, shift, 5, a); break;
+    case 6: packed_tile(planes, scaling, shift, 6, a); break;
+    default: ridge_assert(a->width <= CPU_FEW);
+    }
 }
 
 /* Both entries choose among the formats once per panel. */
 #define EACH_FORMAT(X)                                                                             \
-    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
-    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
-    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
-    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
-    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
-    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
-    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
+    X(QUANT_Q4_0, CPU_U4, CPU_SCALE, 3)                                                            \
+    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN, -1)                                                       \
+    X(QUANT_Q5_0, CPU_U5, CPU_SCALE, 4)                                                            \
+    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN, -1)                                                       \
+    X(QUANT_Q8_0, CPU_U8, CPU_SCALE, 7)                                                            \
+    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE, 7)                                                    \
+    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN, -1)                                                    \
+    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF, 2)                                                         \
+    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN, -1)                                                         \
+    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN, -1)                                                         \
+    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF, 5)
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out) {
     switch (f->type) {
-#define X(type, planes, scaling)                                                                   \
+#define X(type, planes, scaling, shift)                                                            \
     case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
         EACH_FORMAT(X)
 #undef X
@@ -213,83 +264,111 @@ void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blo
     }
 }
 
-void cpu_gemv_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                     const cpu_xblock *x, float *out, uint32_t n_rows) {
-    switch (f->type) {
-#define X(type, planes, scaling)                                                                   \
-    case type: gemv_panel(planes, scaling, f, panel, n_blocks, x, out, n_rows); break;
+void cpu_gemm_packed_avx512(const cpu_packed_args *a) {
+    switch (a->format->type) {
+#define X(type, planes, scaling, shift)                                                            \
+    case type: packed_format(planes, scaling, shift, a); break;
         EACH_FORMAT(X)
 #undef X
-    default: ridge_assert(f->type == QUANT_Q4_0);
+    default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
 }
 
-/* Up to 12 tokens ------------------------------------------------------------------------------ */
+/* Many tokens: from unpacked panels -------------------------------------------------------------
+ */
 
-/* Quads [first, first + n) of a block into isum; T is a constant. */
-INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n, int T,
-                      __m512i isum[CPU_TILE]) {
+/* Quads [first, first + n) of a block of P panels into isum. */
+INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n, int T, int P,
+                      __m512i isum[6][2]) {
 #pragma GCC unroll 8
     for (int quad = first; quad < first + n; quad++) {
-        __m512i v = _mm512_load_si512(w->q + quad * 64);
-#pragma GCC unroll 12
-        for (int t = 0; t < T; t++) isum[t] = _mm512_dpbusd_epi32(isum[t], v, four(&x[t], quad));
+        __m512i v[2];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) v[p] = _mm512_load_si512(w[p * CPU_K_BLOCKS].q + quad * 64);
+#pragma GCC unroll 6
+        for (int t = 0; t < T; t++) {
+            __m512i y = four(x[t].q + quad * 4);
+#pragma GCC unroll 2
+            for (int p = 0; p < P; p++) isum[t][p] = dot_reg(isum[t][p], v[p], y);
+        }
     }
 }
 
-/* T tokens of the tile from token t0 on; T is a constant. */
-INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, bool halves, bool min) {
+/* T tokens of the tile from token t0 on, times P panels; T and P are constants with T * P <= 12:
+ * so many integer and so many float accumulators. */
+INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool halves, bool min) {
     const cpu_ublock *w = a->w;
     const cpu_xblock *x = a->x + t0;
     const __m128i shift = _mm_cvtsi32_si128(a->format->zero_shift);
-    __m512 acc[CPU_TILE];
-    for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
+    float *out = a->acc + (size_t)t0 * CPU_PAIR;
+    __m512 acc[6][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < T * P; i++)
+        acc[i / P][i % P] = _mm512_load_ps(out + i / P * CPU_PAIR + i % P * CPU_PANEL);
     for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
         for (int h = 0; h < 1 + halves; h++) {
-            __m512i isum[CPU_TILE];
+            __m512i isum[6][2];
 #pragma GCC unroll 12
-            for (int t = 0; t < T; t++) {
-                int32_t nsum = !halves  ? x[t].nsum
-                               : h == 0 ? x[t].nsum_lo
-                                        : x[t].nsum - x[t].nsum_lo;
-                isum[t] =
-                    min ? _mm512_setzero_si512() : _mm512_sll_epi32(_mm512_set1_epi32(nsum), shift);
+            for (int i = 0; i < T * P; i++) {
+                __m512i nsum = _mm512_set1_epi32(half_nsum(&x[i / P], h, halves));
+                isum[i / P][i % P] = min ? _mm512_setzero_si512() : _mm512_sll_epi32(nsum, shift);
             }
-            add_quads(w, x, 4 * h, halves ? 4 : 8, T, isum);
-            __m512 s = _mm512_load_ps(w->s[h]), m = _mm512_load_ps(w->m[h]);
-#pragma GCC unroll 12
-            for (int t = 0; t < T; t++) {
-                acc[t] = add_scaled(acc[t], isum[t], s, x[t].d);
-                if (!min) continue;
-                int32_t nsum = h == 0 ? x[t].nsum_lo : x[t].nsum - x[t].nsum_lo;
-                float xsum = halves ? x[t].d * (float)-nsum : x[t].xsum;
-                acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(xsum), acc[t]);
+            if (!halves)
+                add_quads(w, x, 0, 8, T, P, isum);
+            else if (h == 0)
+                add_quads(w, x, 0, 4, T, P, isum);
+            else
+                add_quads(w, x, 4, 4, T, P, isum);
+#pragma GCC unroll 2
+            for (int p = 0; p < P; p++) {
+                __m512 s = _mm512_load_ps(w[p * CPU_K_BLOCKS].s[h]);
+                __m512 m = _mm512_load_ps(w[p * CPU_K_BLOCKS].m[h]);
+#pragma GCC unroll 6
+                for (int t = 0; t < T; t++) {
+                    acc[t][p] = add_scaled(acc[t][p], isum[t][p], s, x[t].d);
+                    if (min) acc[t][p] = add_min(acc[t][p], &x[t], h, halves, m);
+                }
             }
         }
     }
-    const __mmask16 rows = (__mmask16)((1u << a->n_rows) - 1);
-    for (int t = 0; t < T; t++)
-        _mm512_mask_storeu_ps(a->out + (t0 + (size_t)t) * a->ld, rows, acc[t]);
+#pragma GCC unroll 12
+    for (int i = 0; i < T * P; i++)
+        _mm512_store_ps(out + i / P * CPU_PAIR + i % P * CPU_PANEL, acc[i / P][i % P]);
 }
 
-/* Widths are made of 12, 4 and 1: a function for each would take compilers minutes. */
-INLINE void gemm_widths(const cpu_gemm_args *a, bool halves, bool min) {
-    if (a->width == CPU_TILE) {
-        gemm_tile(a, 0, CPU_TILE, halves, min);
-        return;
+/* Widths are made of 6, 4, 2 and 1: a function for each would take compilers minutes. */
+INLINE void gemm_widths(const cpu_gemm_args *a, int P, bool halves, bool min) {
+    for (uint32_t t = 0, left; (left = a->width - t) > 0;) {
+        if (left >= 6 && left != 8) {
+            gemm_tile(a, t, 6, P, halves, min);
+            t += 6;
+        } else if (left >= 4) {
+            gemm_tile(a, t, 4, P, halves, min);
+            t += 4;
+        } else if (left >= 2) {
+            gemm_tile(a, t, 2, P, halves, min);
+            t += 2;
+        } else {
+            gemm_tile(a, t, 1, P, halves, min);
+            t += 1;
+        }
     }
-    uint32_t t = 0;
-    for (; t + 4 <= a->width; t += 4) gemm_tile(a, t, 4, halves, min);
-    for (; t < a->width; t++) gemm_tile(a, t, 1, halves, min);
+}
+
+INLINE void gemm_panels(const cpu_gemm_args *a, bool halves, bool min) {
+    if (a->n_panels == 2)
+        gemm_widths(a, 2, halves, min);
+    else
+        gemm_widths(a, 1, halves, min);
 }
 
 void cpu_gemm_avx512(const cpu_gemm_args *a) {
     if (a->format->halves && a->format->has_min)
-        gemm_widths(a, true, true);
+        gemm_panels(a, true, true);
     else if (a->format->halves)
-        gemm_widths(a, true, false);
+        gemm_panels(a, true, false);
     else if (a->format->has_min)
-        gemm_widths(a, false, true);
+        gemm_panels(a, false, true);
     else
-        gemm_widths(a, false, false);
+        gemm_panels(a, false, false);
 }

@@ -108,10 +108,10 @@ static float add_block(const cpu_format *f, const cpu_ublock *w, const cpu_xbloc
 
 void cpu_gemm_portable(const cpu_gemm_args *a) {
     for (uint32_t t = 0; t < a->width; t++)
-        for (uint32_t r = 0; r < a->n_rows; r++) {
-            float acc = 0;
+        for (uint32_t r = 0; r < a->n_panels * CPU_PANEL; r++) {
+            const cpu_ublock *w = a->w + r / CPU_PANEL * CPU_K_BLOCKS;
+            float *acc = &a->acc[t * CPU_PAIR + r];
             for (uint32_t b = 0; b < a->n_blocks; b++)
-                acc = add_block(a->format, &a->w[b], &a->x[b * a->width + t], r, acc);
-            a->out[t * a->ld + r] = acc;
+                *acc = add_block(a->format, &w[b], &a->x[b * a->width + t], r % CPU_PANEL, *acc);
         }
 }

@@ -31,12 +31,12 @@ const cpu_format *cpu_format_find(quant_type type) {
     return NULL;
 }
 
-static size_t super_bytes(const cpu_format *f) {
+size_t cpu_super_bytes(const cpu_format *f) {
     return f->head_bytes + (size_t)f->n_blocks * (f->quant_bytes + f->sub_bytes);
 }
 
 size_t cpu_panel_bytes(const cpu_format *f, uint32_t cols) {
-    return cols / (CPU_BLOCK * f->n_blocks) * super_bytes(f);
+    return cols / (CPU_BLOCK * f->n_blocks) * cpu_super_bytes(f);
 }
 
 /* 32 values of one row, as the file says them. */
@@ -193,7 +193,7 @@ void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, 
         for (uint32_t b = 0; b < cols / CPU_BLOCK; b++) {
             plain_block block = {0};
             read_block(f, rows + r * row_bytes, b, &block);
-            uint8_t *head = panel + b / f->n_blocks * super_bytes(f);
+            uint8_t *head = panel + b / f->n_blocks * cpu_super_bytes(f);
             uint8_t *at =
                 head + f->head_bytes + (size_t)(b % f->n_blocks) * (f->quant_bytes + f->sub_bytes);
             memcpy(head + 2 * r, &block.d, 2);

@@ -19,12 +19,15 @@ static uint64_t read_all(const void *data, size_t size) {
 
 static int32_t int8_dots(long rounds) {
     __m512i acc[CHAINS], x = _mm512_set1_epi8(1), y = _mm512_set1_epi8(2);
+#pragma GCC unroll 12
     for (int j = 0; j < CHAINS; j++) acc[j] = _mm512_setzero_si512();
     for (long i = 0; i < rounds; i++) {
         /* Written out: gcc 12 copies the accumulator of the intrinsic around. */
+#pragma GCC unroll 12
         for (int j = 0; j < CHAINS; j++)
             __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(acc[j]) : "v"(x), "v"(y));
     }
+#pragma GCC unroll 12
     for (int j = 1; j < CHAINS; j++) acc[0] = _mm512_add_epi32(acc[0], acc[j]);
     return _mm512_reduce_add_epi32(acc[0]);
 }

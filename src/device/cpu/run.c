@@ -121,9 +121,6 @@ static void run_rows(const cpu_run *r, const cpu_step *step, int member) {
 
 /* Linear --------------------------------------------------------------------------------------- */
 
-#define TOKEN_BLOCK                                                                                \
-    (8 * CPU_TILE) /* activations of so many tokens stay in the second-level cache */
-
 /* The chunks of one weight of a linear: token blocks x groups of panels. */
 typedef struct {
     uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
@@ -135,10 +132,10 @@ static bool is_integer(const cpu_run *r, const dev_weight *w) {
 
 static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
     linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
-    s.block = is_integer(r, w) && r->n_rows > TOKEN_BLOCK ? TOKEN_BLOCK : r->n_rows;
+    s.block = is_integer(r, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
     s.n_blocks = (r->n_rows + s.block - 1) / s.block;
     uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
-    s.group = group < 1 ? 1 : group > 16 ? 16 : group;
+    s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
     s.n_groups = (s.n_panels + s.group - 1) / s.group;
     s.n_chunks = s.n_groups * s.n_blocks;
     return s;
@@ -147,31 +144,75 @@ static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
 typedef struct {
     const dev_weight *w, *bias;
     dev_value in, out;
-    uint32_t panel, first, end; /* tokens [first, end) */
+    uint32_t panel, n_panels; /* one, or two that are next to each other */
+    uint32_t first, end;      /* tokens [first, end) */
 } panel_job;
 
-static void linear_integer(const cpu_run *r, const panel_job *j, cpu_ublock *unpacked) {
-    const cpu_format *f = j->w->format;
-    uint32_t n_blocks = j->w->cols / CPU_BLOCK, row = j->panel * CPU_PANEL;
-    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
-    const uint8_t *panel = j->w->packed + j->panel * j->w->panel_bytes;
-    bool direct = r->n_rows == 1 && r->k->gemv != NULL;
-    if (direct) {
-        r->k->gemv(f, panel, n_blocks, r->c->x, value_row(r, j->out, 0) + row, n_rows);
-        return;
-    }
-    r->k->unpack(f, panel, n_blocks, unpacked);
+/* Rows of the weight in the panels of a job. */
+static uint32_t job_rows(const panel_job *j) {
+    uint32_t left = j->w->rows - j->panel * CPU_PANEL;
+    return left < j->n_panels * CPU_PANEL ? left : j->n_panels * CPU_PANEL;
+}
+
+static void linear_packed(const cpu_run *r, const panel_job *j) {
+    uint32_t n_rows = job_rows(j);
+    for (uint32_t p = 0; p < j->n_panels; p++)
+        r->k->gemm_packed(&(cpu_packed_args){
+            .format = j->w->format,
+            .panel = j->w->packed + (j->panel + p) * j->w->panel_bytes,
+            .x = r->c->x,
+            .n_blocks = j->w->cols / CPU_BLOCK,
+            .width = r->n_rows,
+            .out = value_row(r, j->out, 0) + (size_t)(j->panel + p) * CPU_PANEL,
+            .ld = r->c->values[j->out].ld,
+            .n_rows = n_rows - p * CPU_PANEL < CPU_PANEL ? n_rows - p * CPU_PANEL : CPU_PANEL});
+}
+
+/* Where block b of a panel lies, b a multiple of its superblock. */
+static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) {
+    return w->packed + panel * w->panel_bytes +
+           b / w->format->n_blocks * cpu_super_bytes(w->format);
+}
+
+/* Blocks [b, b + n) of the panels of a job times its tokens, added to acc. */
+static void linear_chunk(const cpu_run *r, const panel_job *j, uint32_t b, uint32_t n,
+                         cpu_scratch *s) {
+    uint32_t n_blocks = j->w->cols / CPU_BLOCK;
+    for (uint32_t p = 0; p < j->n_panels; p++)
+        r->k->unpack(j->w->format, panel_at(j->w, j->panel + p, b), n,
+                     s->blocks + (size_t)p * CPU_K_BLOCKS);
     for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
         uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
-        r->k->gemm(&(cpu_gemm_args){.format = f,
-                                    .w = unpacked,
-                                    .x = r->c->x + (size_t)t * n_blocks,
-                                    .n_blocks = n_blocks,
+        r->k->gemm(&(cpu_gemm_args){.format = j->w->format,
+                                    .w = s->blocks,
+                                    .x = r->c->x + (size_t)t * n_blocks + (size_t)b * width,
+                                    .n_panels = j->n_panels,
+                                    .n_blocks = n,
                                     .width = width,
-                                    .out = value_row(r, j->out, t) + row,
-                                    .ld = r->c->values[j->out].ld,
-                                    .n_rows = n_rows});
+                                    .acc = s->acc + (size_t)(t - j->first) * CPU_PAIR});
     }
+}
+
+/* Blocks of K at a time: as even as whole superblocks allow. */
+static uint32_t chunk_of(const cpu_format *f, uint32_t n_blocks) {
+    uint32_t n_chunks = (n_blocks + CPU_K_BLOCKS - 1) / CPU_K_BLOCKS;
+    uint32_t even = (n_blocks + n_chunks - 1) / n_chunks;
+    return (even + f->n_blocks - 1) / f->n_blocks * f->n_blocks;
+}
+
+static void linear_integer(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    if (r->n_rows <= CPU_FEW && r->k->gemm_packed != NULL) {
+        linear_packed(r, j);
+        return;
+    }
+    uint32_t n_blocks = j->w->cols / CPU_BLOCK, n_rows = job_rows(j);
+    uint32_t chunk = chunk_of(j->w->format, n_blocks);
+    memset(s->acc, 0, (size_t)(j->end - j->first) * CPU_PAIR * sizeof(float));
+    for (uint32_t b = 0; b < n_blocks; b += chunk)
+        linear_chunk(r, j, b, n_blocks - b < chunk ? n_blocks - b : chunk, s);
+    for (uint32_t t = j->first; t < j->end; t++)
+        memcpy(value_row(r, j->out, t) + j->panel * CPU_PANEL,
+               s->acc + (size_t)(t - j->first) * CPU_PAIR, n_rows * sizeof(float));
 }
 
 /* A panel in f32, [cols][16]: where it lies, or in scratch. */
@@ -179,9 +220,13 @@ static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t pa
                               cpu_scratch *s) {
     const void *packed = w->packed + panel * w->panel_bytes;
     size_t n = (size_t)w->cols * CPU_PANEL;
+    uint32_t n_blocks = w->cols / CPU_BLOCK;
     if (w->format != NULL) {
-        r->k->unpack(w->format, packed, w->cols / CPU_BLOCK, s->blocks);
-        r->k->expand(w->format, s->blocks, w->cols / CPU_BLOCK, s->panel);
+        for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
+            uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
+            r->k->unpack(w->format, panel_at(w, panel, b), count, s->blocks);
+            r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
+        }
     } else if (w->type == QUANT_F16) {
         r->k->widen_f16(packed, s->panel, n);
     } else if (w->type == QUANT_BF16) {
@@ -193,29 +238,29 @@ static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t pa
 }
 
 static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
-    uint32_t row = j->panel * CPU_PANEL;
-    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
-    r->k->fgemm(&(cpu_fgemm_args){.w = panel_f32(r, j->w, j->panel, s),
-                                  .x = value_row(r, j->in, j->first),
-                                  .ldx = r->c->values[j->in].ld,
-                                  .cols = j->w->cols,
-                                  .n = j->end - j->first,
-                                  .out = value_row(r, j->out, j->first) + row,
-                                  .ld = r->c->values[j->out].ld,
-                                  .n_rows = n_rows});
+    uint32_t n_rows = job_rows(j);
+    for (uint32_t p = 0; p < j->n_panels; p++)
+        r->k->fgemm(&(cpu_fgemm_args){
+            .w = panel_f32(r, j->w, j->panel + p, s),
+            .x = value_row(r, j->in, j->first),
+            .ldx = r->c->values[j->in].ld,
+            .cols = j->w->cols,
+            .n = j->end - j->first,
+            .out = value_row(r, j->out, j->first) + (size_t)(j->panel + p) * CPU_PANEL,
+            .ld = r->c->values[j->out].ld,
+            .n_rows = n_rows - p * CPU_PANEL < CPU_PANEL ? n_rows - p * CPU_PANEL : CPU_PANEL});
 }
 
-static void run_panel(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+static void run_panels(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     if (is_integer(r, j->w))
-        linear_integer(r, j, s->blocks);
+        linear_integer(r, j, s);
     else
         linear_float(r, j, s);
     if (j->bias == NULL) return;
     uint32_t row = j->panel * CPU_PANEL;
-    uint32_t n_rows = j->w->rows - row < CPU_PANEL ? j->w->rows - row : CPU_PANEL;
     for (uint32_t t = j->first; t < j->end; t++) {
         float *out = value_row(r, j->out, t) + row;
-        r->k->add(out, j->bias->vector + row, out, n_rows);
+        r->k->add(out, j->bias->vector + row, out, job_rows(j));
     }
 }
 
@@ -236,9 +281,10 @@ static void run_linear(const cpu_run *r, const dev_op *op, int member) {
         job.first = first;
         job.end = first + s->block < r->n_rows ? first + s->block : r->n_rows;
         uint32_t last = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
-        for (; panel < last; panel++) {
+        for (; panel < last; panel += job.n_panels) {
             job.panel = panel;
-            run_panel(r, &job, &r->c->scratch[member]);
+            job.n_panels = panel + 1 < last ? 2 : 1;
+            run_panels(r, &job, &r->c->scratch[member]);
         }
     }
 }

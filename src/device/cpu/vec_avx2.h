@@ -8,6 +8,9 @@
 
 #define V_LANES 8
 #define V_QUERIES 4
+#define V_GROUPS 1
+#define V_COLUMNS 2
+#define V_FGEMM 4
 typedef __m256 vf;
 
 static inline vf v_load(const float *p) {
@@ -76,6 +79,22 @@ static inline void v_store_f16(uint16_t *p, vf a) {
 static inline vf v_load_byte(const uint8_t *p, int i) {
     __m256i v = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p), 8 * i);
     return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(255)));
+}
+
+static inline float v_sum(vf a) {
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+static inline float v_max_lane(vf a) {
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+static inline int32_t v_sum_i8(const int8_t *p) {
+    __m128i biased = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(-128));
+    __m128i s = _mm_sad_epu8(biased, _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
 }
 
 #endif

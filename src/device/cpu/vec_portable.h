@@ -9,7 +9,10 @@
 #include "format/quant.h"
 
 #define V_LANES 1
-#define V_QUERIES 4 /* queries of a register tile in attention */
+#define V_QUERIES 4 /* register tiles of attention: queries, */
+#define V_GROUPS 1  /* groups of 16 tokens, */
+#define V_COLUMNS 4 /* registers of columns */
+#define V_FGEMM 4   /* tokens of a tile of fgemm */
 typedef float vf;
 
 static inline vf v_load(const float *p) {
@@ -77,6 +80,19 @@ static inline void v_store_f16(uint16_t *p, vf a) {
 /* byte i of each 4 */
 static inline vf v_load_byte(const uint8_t *p, int i) {
     return p[i];
+}
+
+static inline float v_sum(vf a) {
+    return a;
+}
+static inline float v_max_lane(vf a) {
+    return a;
+}
+/* of 16 */
+static inline int32_t v_sum_i8(const int8_t *p) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) sum += p[i];
+    return sum;
 }
 
 #endif
