@@ -26,6 +26,17 @@ void jenv_set(jx *x, jenv *env, const jsym *name, jv value) {
         env->vars[env->n++] = (jbinding){name, value};
 }
 
+static void hide_names(jx *x, jenv *env, const jnode *body) {
+    for (size_t i = 0; i < body->n_hidden; i++)
+        jenv_set(x, env, body->hidden[i], (jv){.type = J_MISSING});
+}
+
+jenv *jenv_of_body(jx *x, jenv *up, const jnode *body) {
+    jenv *env = jenv_new(x, up);
+    if (env != up) hide_names(x, env, body);
+    return env;
+}
+
 static void env_set_named(jx *x, jenv *env, const char *name, jv value) {
     for (size_t i = 0; i < x->t->n_symbols; i++)
         if (strcmp(x->t->symbols[i]->p, name) == 0) jenv_set(x, env, x->t->symbols[i], value);
@@ -148,7 +159,7 @@ static void run_loop(jx *x, jenv *env, const jnode *n, jv iterable, int depth0) 
         l->n = kept->n;
     }
     for (l->i = 0; l->i < l->n && !jx_failed(x); l->i++) {
-        jenv *scope = jenv_new(x, env);
+        jenv *scope = jenv_of_body(x, env, n->items[0]);
         jenv_set(x, scope, x->t->loop_name, (jv){.type = J_LOOP, .as.loop = l});
         assign(x, scope, n->a, l->items[l->i]);
         if (!jx_failed(x)) jinja_exec(x, scope, n->items[0]);
@@ -156,7 +167,7 @@ static void run_loop(jx *x, jenv *env, const jnode *n, jv iterable, int depth0) 
         x->flow = FLOW_NEXT;
         if (stop) return;
     }
-    if (l->n == 0 && n->d != NULL) jinja_exec(x, jenv_new(x, env), n->d);
+    if (l->n == 0 && n->d != NULL) jinja_exec(x, jenv_of_body(x, env, n->d), n->d);
 }
 
 /* loop(items): the body again, one level deeper; its text is the result. */
@@ -218,7 +229,7 @@ static jv bind_param(jx *x, jenv *scope, const jmacro_node *m, size_t i, const j
 
 jv jinja_call_macro(jx *x, const jmacro *macro, const jargs *args) {
     const jmacro_node *m = macro->node;
-    jenv *scope = jenv_new(x, macro->env);
+    jenv *scope = jenv_of_body(x, macro->env, m->body);
     bool *used = jm_alloc(&x->mem, args->n_kw + 1, sizeof *used);
     if (used == NULL || jx_failed(x)) return jv_undefined();
     for (size_t i = 0; i < m->n_params && !jx_failed(x); i++)
@@ -283,7 +294,7 @@ static void exec_if(jx *x, jenv *env, const jnode *n) {
 }
 
 static void exec_with(jx *x, jenv *env, const jnode *n) {
-    jenv *scope = jenv_new(x, env);
+    jenv *scope = jenv_of_body(x, env, n->a);
     for (size_t i = 0; i + 1 < n->n && !jx_failed(x); i += 2)
         assign(x, scope, n->items[i], jinja_eval(x, env, n->items[i + 1]));
     jinja_exec(x, scope, n->a);
@@ -308,13 +319,13 @@ static void exec_node(jx *x, jenv *env, const jnode *n) {
         if (!jx_failed(x)) assign(x, env, n->a, v);
         break;
     case N_SETBLOCK:
-        v = capture(x, jenv_new(x, env), n->c);
+        v = capture(x, jenv_of_body(x, env, n->c), n->c);
         if (x->flow != FLOW_NEXT) break; /* a break or continue inside leaves it unset */
         v = apply_filters(x, env, n->b, v);
         if (!jx_failed(x)) assign(x, env, n->a, v);
         break;
     case N_FILTERBLOCK:
-        v = apply_filters(x, env, n->b, capture(x, jenv_new(x, env), n->c));
+        v = apply_filters(x, env, n->b, capture(x, jenv_of_body(x, env, n->c), n->c));
         if (!jx_failed(x)) jv_write(x, x->out, v);
         break;
     case N_MACRO:
@@ -322,7 +333,7 @@ static void exec_node(jx *x, jenv *env, const jnode *n) {
         break;
     case N_CALLBLOCK: exec_call_block(x, env, n); break;
     case N_WITH: exec_with(x, env, n); break;
-    case N_SCOPE: jinja_exec(x, jenv_new(x, env), n->a); break;
+    case N_SCOPE: jinja_exec(x, jenv_of_body(x, env, n->a), n->a); break;
     case N_BREAK: x->flow = FLOW_BREAK; break;
     case N_CONTINUE: x->flow = FLOW_CONTINUE; break;
     default:

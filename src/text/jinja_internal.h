@@ -254,7 +254,10 @@ struct jnode {
     const jdef *def;  /* N_FILTER, N_TEST; NULL: unknown, an error when reached */
     jcall *call;      /* N_CALL, N_FILTER, N_TEST, N_CALLBLOCK */
     jmacro_node *macro;
-    bool recursive; /* N_FOR */
+    bool recursive;      /* N_FOR */
+    bool is_block;       /* N_SCOPE of {% block %} */
+    const jsym **hidden; /* [n_hidden] body of a scope: names that are undefined until set in it */
+    size_t n_hidden;
 };
 
 struct chat_template {
@@ -394,6 +397,8 @@ jv op_slice(jx *x, jv of, jv start, jv stop, jv step);
 bool op_contains(jx *x, jv container, jv item);
 bool op_index(jx *x, jv v, int64_t *out); /* an integer, or fails */
 
+void jinja_find_hidden(chat_template *t); /* jinja_scopes.c; after parsing */
+
 /* library tables */
 const jdef *jinja_filter_find(const char *name);
 const jdef *jinja_test_find(const char *name);
@@ -415,6 +420,7 @@ jv jinja_call_loop(jx *x, jloop *loop, const jargs *args);
 jv jinja_loop_attr(jx *x, jloop *loop, const jstr *name);
 bool jinja_eval_args(jx *x, jenv *env, const jcall *call, jargs *out);
 jenv *jenv_new(jx *x, jenv *up);
+jenv *jenv_of_body(jx *x, jenv *up, const jnode *body); /* with its hidden names */
 void jenv_set(jx *x, jenv *env, const jsym *name, jv value);
 const jsym *jsym_intern(chat_template *t, const char *p, size_t n);
 

@@ -318,6 +318,7 @@ static jnode *parse_with(jparser *p, int line) {
 static jnode *parse_scope(jparser *p, int line, const char *end) {
     jnode *n = parse_node(p, N_SCOPE, line);
     n->a = parse_block_to(p, end);
+    n->is_block = strcmp(end, "endblock") == 0;
     return n;
 }
 

@@ -54,6 +54,7 @@ static ridge_status parse(chat_template *t, ridge_error *err) {
     t->loop_name = jsym_intern(t, "loop", 4);
     if (!t->mem.failed) t->body = parse_template(&p);
     if (p.status != RIDGE_OK) return p.status;
+    if (!t->mem.failed) jinja_find_hidden(t);
     if (t->mem.failed) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: parsing it", t->name);
     return RIDGE_OK;
 }
@@ -112,7 +113,7 @@ ridge_status template_render(const chat_template *t, json_t *variables, int64_t 
     x.mem.a.limit_bytes = l.max_memory_bytes;
     x.root = jenv_new(&x, NULL);
     if (x.root != NULL) bind_variables(&x, variables);
-    if (!jx_failed(&x)) jinja_exec(&x, jenv_new(&x, x.root), t->body);
+    if (!jx_failed(&x)) jinja_exec(&x, jenv_of_body(&x, x.root, t->body), t->body);
     if (!jx_failed(&x)) buf_append(out, text.data != NULL ? text.data : "", text.len);
     if (x.status == RIDGE_OK && out->failed)
         x.status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s: rendering it", t->name);
