@@ -281,9 +281,12 @@ const engine *engine_loop_engine(const engine_loop *l) {
 static ridge_status may_submit(const engine_loop *l, ridge_error *err) {
     if (l->state != LOOP_READY) return RIDGE_FAIL(err, RIDGE_ECANCEL, "the model is not loaded");
     if (l->draining) return RIDGE_FAIL(err, RIDGE_ECANCEL, "shutting down");
-    if (l->n_submitted + l->n_waiting >= l->max_waiting)
+    /* Each cancel frees a place, there or among the running, before the engine's next step. */
+    size_t n_waiting = l->n_submitted + l->n_waiting;
+    n_waiting -= n_waiting < l->n_cancels ? n_waiting : l->n_cancels;
+    if (n_waiting >= l->max_waiting)
         return RIDGE_FAIL(err, RIDGE_EFULL, "%zu requests are waiting already, the limit is %zu",
-                          l->n_submitted + l->n_waiting, l->max_waiting);
+                          n_waiting, l->max_waiting);
     return RIDGE_OK;
 }
 

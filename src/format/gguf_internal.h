@@ -28,7 +28,7 @@ typedef struct {
     mapfile map; /* empty when the bytes are borrowed (gguf_open_memory) */
     const unsigned char *data;
     size_t size, header_size; /* [data, data + header_size): before the padding and the data */
-    gguf_entry *keys; /* [n_keys] */
+    gguf_entry *keys;         /* [n_keys] */
     size_t n_keys, keys_capacity;
     gguf_tensor *tensors; /* [n_tensors] */
     size_t n_tensors, tensors_capacity;

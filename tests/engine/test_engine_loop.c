@@ -2,6 +2,7 @@
  * draining, a model that doesn't open. */
 #include "unit.h"
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,15 +11,25 @@
 #include "tiny_model.h"
 
 #define N_REQUESTS 12
+#define GATE N_REQUESTS /* the first of two requests that hold the engine up */
 #define PATIENCE_MS 60000
+
+/* Holds the engine's thread in a step, however the machine runs its threads: of the prompts of
+ * requests that pass it, only positions below the limit are let through. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    uint32_t limit;
+} gate;
 
 typedef struct {
     engine_loop *loop;
-    uint64_t ids[N_REQUESTS];
-    char text[N_REQUESTS][512];
-    size_t n_text[N_REQUESTS];
-    uint32_t n_tokens[N_REQUESTS];
-    engine_finish finish[N_REQUESTS];
+    gate *gate; /* opened when the first has been cancelled */
+    uint64_t ids[N_REQUESTS + 2];
+    char text[N_REQUESTS + 2][512];
+    size_t n_text[N_REQUESTS + 2];
+    uint32_t n_tokens[N_REQUESTS + 2];
+    engine_finish finish[N_REQUESTS + 2];
     int n_finished;
     uint32_t cancel_first_after; /* tokens of request 0; 0: never */
 } client;
@@ -43,6 +54,22 @@ static void wait_readable(engine_loop *l) {
     assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
 }
 
+static void wait_at_gate(void *context, uint64_t id, uint32_t position, const float *logits) {
+    gate *g = context;
+    (void)id;
+    (void)logits;
+    pthread_mutex_lock(&g->lock);
+    while (position >= g->limit) pthread_cond_wait(&g->opened, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void open_gate(gate *g, uint32_t limit) {
+    pthread_mutex_lock(&g->lock);
+    g->limit = limit;
+    pthread_cond_broadcast(&g->opened);
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void on_event(void *context, const engine_event *event) {
     client *c = context;
     uintptr_t i = (uintptr_t)event->user;
@@ -53,8 +80,10 @@ static void on_event(void *context, const engine_event *event) {
     c->n_tokens[i] += event->has_token;
     c->finish[i] = event->finish;
     c->n_finished += event->finish != ENGINE_RUNNING;
-    if (i == 0 && c->cancel_first_after > 0 && c->n_tokens[0] == c->cancel_first_after)
+    if (i == 0 && c->cancel_first_after > 0 && c->n_tokens[0] == c->cancel_first_after) {
         engine_loop_cancel(c->loop, event->id); /* from inside a callback */
+        open_gate(c->gate, UINT32_MAX);
+    }
 }
 
 static void take_until(client *c, int n_finished) {
@@ -68,6 +97,7 @@ static engine_params small_params(void) {
     engine_params p = engine_params_default();
     p.model_path = path;
     p.n_threads = 2;
+    p.max_num_batched_tokens = 16;
     p.kv_cache_bytes = 32 << 20;
     p.checks = true;
     return p;
@@ -97,6 +127,27 @@ static engine_request request_of(uintptr_t i, uint32_t max_tokens) {
     q.sampling.seed = i;
     q.user = (void *)i;
     return q;
+}
+
+static void submit_to_gate(client *c, uintptr_t i, size_t n_prompt) {
+    static const int32_t any[60];
+    engine_request q = engine_request_default();
+    q.prompt = any;
+    q.n_prompt = n_prompt;
+    q.prompt_only = q.prompt_logits = true;
+    q.user = (void *)i;
+    assert_int_equal(engine_loop_submit(c->loop, &q, &c->ids[i], NULL), RIDGE_OK);
+}
+
+/* While nothing has been submitted, so that the engine's thread sleeps. It stops in its next step.
+ */
+static void close_gate(client *c, gate *g) {
+    *g = (gate){.limit = 0};
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->opened, NULL);
+    c->gate = g;
+    engine_on_logits((engine *)engine_loop_engine(c->loop), wait_at_gate, g);
+    submit_to_gate(c, GATE, 1);
 }
 
 static void submit_all(client *c, uint32_t max_tokens) {
@@ -149,10 +200,16 @@ static void test_cancelling_disturbs_nobody(void **state) {
     c = (client){.loop = start(64), .cancel_first_after = 3};
     direct = (client){0};
     direct_answers(&direct, 100);
+    /* Behind 11 others 5 tokens of its prompt come with each step: by its 21st token the first has
+     * said 3 of its 100. */
+    gate g;
+    close_gate(&c, &g);
     submit_all(&c, 100);
+    submit_to_gate(&c, GATE + 1, 60);
     engine_loop_cancel(c.loop, c.ids[N_REQUESTS - 1]);
     engine_loop_cancel(c.loop, 999999);
-    take_until(&c, N_REQUESTS);
+    open_gate(&g, 20);
+    take_until(&c, N_REQUESTS + 2);
     assert_int_equal(c.finish[0], ENGINE_CANCELLED);
     assert_int_equal(c.finish[N_REQUESTS - 1], ENGINE_CANCELLED);
     for (int i = 1; i < N_REQUESTS - 1; i++) {
@@ -167,6 +224,8 @@ static void test_a_cancel_is_not_lost(void **state) {
     (void)state;
     static client c;
     c = (client){.loop = start(64)};
+    gate g;
+    close_gate(&c, &g);
     submit_all(&c, 110);
     mem_fail_after(1);
     for (int i = 0; i < N_REQUESTS; i++) {
@@ -175,9 +234,24 @@ static void test_a_cancel_is_not_lost(void **state) {
         engine_loop_cancel(c.loop, c.ids[i]);
     }
     mem_fail_after(0);
-    take_until(&c, N_REQUESTS);
+    open_gate(&g, UINT32_MAX);
+    take_until(&c, N_REQUESTS + 1);
     for (int i = 0; i < N_REQUESTS; i++) assert_int_equal(c.finish[i], ENGINE_CANCELLED);
     assert_true(engine_loop_is_idle(c.loop));
+    engine_loop_destroy(c.loop);
+}
+
+/* Who goes away leaves his place to the next at once, not only when the engine comes to see it. */
+static void test_a_cancel_frees_a_place(void **state) {
+    (void)state;
+    static client c;
+    c = (client){.loop = start(1)};
+    for (uintptr_t i = 0; i < N_REQUESTS; i++) {
+        engine_request q = request_of(i, 100);
+        assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[i], NULL), RIDGE_OK);
+        engine_loop_cancel(c.loop, c.ids[i]);
+    }
+    take_until(&c, N_REQUESTS);
     engine_loop_destroy(c.loop);
 }
 
@@ -269,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_the_same_answers),
         cmocka_unit_test(test_cancelling_disturbs_nobody),
         cmocka_unit_test(test_a_cancel_is_not_lost),
+        cmocka_unit_test(test_a_cancel_frees_a_place),
         cmocka_unit_test(test_submit_survives_every_failing_allocation),
         cmocka_unit_test(test_full_draining_cancelled),
         cmocka_unit_test(test_destroying_at_any_time),
