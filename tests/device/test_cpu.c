@@ -210,6 +210,78 @@ static void test_linear(void **state) {
     compare_paths(QUANT_Q6_K, 33, 256, 101);
 }
 
+/* Blocks at the ends of what a file may hold: quants all one byte (0, -128, -1, 127) and scales of
+ * zero, of the smallest and of the largest f16; plain values likewise. */
+static uint8_t *extreme_weights(quant_type type, size_t n) {
+    static const uint8_t bytes[] = {0x00, 0x80, 0xFF, 0x7F};
+    static const float scales[] = {0, 65504, 6e-8f, -65504, 1};
+    size_t block = quant_block_bytes(type), n_blocks = n / quant_block_values(type);
+    uint8_t *data = mem_alloc(n_blocks * block);
+    for (size_t b = 0; b < n_blocks; b++) {
+        uint8_t *p = data + b * block;
+        float scale = scales[b % 5];
+        uint32_t bits;
+        memcpy(&bits, &scale, 4);
+        memset(p, bytes[b / 5 % 4], block);
+        switch (type) {
+        case QUANT_F32: memcpy(p, &scale, 4); break;
+        case QUANT_BF16: memcpy(p, (uint8_t *)&bits + 2, 2); break;
+        case QUANT_Q4_1:
+        case QUANT_Q5_1:
+        case QUANT_Q4_K:
+        case QUANT_Q5_K:
+            put_f16(p, scale);
+            put_f16(p + 2, scales[(b + 1) % 5]);
+            break;
+        case QUANT_Q2_K:
+            put_f16(p + 80, scale);
+            put_f16(p + 82, scales[(b + 1) % 5]);
+            break;
+        case QUANT_Q3_K: put_f16(p + 108, scale); break;
+        case QUANT_Q6_K: put_f16(p + 208, scale); break;
+        default: put_f16(p, scale); break;
+        }
+    }
+    return data;
+}
+
+/* Of a zero row, of negative zeros, of denormals, of one value among zeros, of all the same, of
+ * large values in turn. */
+static void extreme_row(float *x, size_t n, int kind) {
+    for (size_t i = 0; i < n; i++) {
+        const float values[] = {0, -0.0f, 1e-40f, i == n / 2 ? 1 : 0, 3.7f, i % 2 ? -1e4f : 1e4f};
+        x[i] = values[kind];
+    }
+}
+
+/* Finite, zero where the input is zero, and the same bits on every path. */
+static void test_extreme_blocks(void **state) {
+    (void)state;
+    enum { ROWS = 23, COLS = 768, KINDS = 6 };
+    float *x = mem_alloc(KINDS * COLS * sizeof *x);
+    float *first = mem_alloc(KINDS * ROWS * sizeof *first), *again = mem_alloc(KINDS * ROWS * 4);
+    for (int k = 0; k < KINDS; k++) extreme_row(x + (size_t)k * COLS, COLS, k);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        uint8_t *weights = extreme_weights(types[i], (size_t)ROWS * COLS);
+        product p = {
+            .type = types[i], .rows = ROWS, .cols = COLS, .n = KINDS, .weights = weights, .x = x};
+        run_product(paths[0], 1, false, &p, KINDS, first);
+        check_product(&p, first, quant_block_values(types[i]) == 1 ? 3e-6 : 6e-3);
+        for (int r = 0; r < KINDS * ROWS; r++) {
+            assert_true(isfinite(first[r]));
+            if (r < 2 * ROWS) assert_true(first[r] == 0);
+        }
+        for (int k = 0; k < n_paths; k++) {
+            run_product(paths[k], 3, false, &p, k % 2 == 0 ? 1 : KINDS, again);
+            assert_memory_equal(first, again, KINDS * ROWS * sizeof *first);
+        }
+        mem_free(weights);
+    }
+    mem_free(x);
+    mem_free(first);
+    mem_free(again);
+}
+
 /* Attention ------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -472,6 +544,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_extreme_blocks),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_errors),
     };

@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -403,6 +404,38 @@ def test_119_usage(server):
         last = answer if "stream" not in body else answer.split(b"data: ")[-2]
         usage = json.loads(last)["usage"]
         assert (usage["completion_tokens"], usage["total_tokens"]) == (7, 8)
+
+
+def test_100_two_hundred_at_once(serve, model):
+    """On two places, a third of them leaving: the others are answered, and nothing of them stays open."""
+    server = serve(model(MODEL), "--max-num-seqs", 2, "--max-model-len", 2048)
+    reference = server.json("/v1/completions", SHORT)["choices"]
+    files = f"/proc/{server.process.pid}/fd"
+    before, results = len(os.listdir(files)), []
+
+    def ask(i):
+        if i % 3 > 0:
+            results.append(server.request("/v1/completions", {**SHORT, "prompt": f"Number {i}"})[0])
+            return
+        body = json.dumps({"prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": i % 2 == 0}).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(i % 7 / 20)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(200)]
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [200] * 133
+    for s in idle:
+        s.close()
+    deadline = time.monotonic() + 10
+    while len(os.listdir(files)) > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(os.listdir(files)) <= before
+    assert server.json("/v1/completions", SHORT)["choices"] == reference
 
 
 def test_094_duplicate_keys(server):
