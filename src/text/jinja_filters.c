@@ -373,7 +373,7 @@ FILTER(filesizeformat) {
     if (bytes == 1) {
         buf_puts(&b, "1 Byte");
     } else if (bytes < base) {
-        buf_printf(&b, "%.0f Bytes", trunc(bytes));
+        buf_printf(&b, "%.0f Bytes", trunc(bytes) + 0.0); /* -0.0 is 0 */
     } else {
         double unit = base;
         size_t i = 1;

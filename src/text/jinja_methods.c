@@ -433,7 +433,8 @@ METHOD(istitle) {
     bool cased = false, any = false;
     for (size_t i = 0, width; i < self.as.s->len; i += width) {
         utf8proc_int32_t c = (utf8proc_int32_t)text_at(self.as.s, i, &width);
-        bool upper = utf8proc_isupper(c) != 0, lower = utf8proc_islower(c) != 0;
+        bool title = utf8proc_category(c) == UTF8PROC_CATEGORY_LT;
+        bool upper = title || utf8proc_isupper(c) != 0, lower = !upper && utf8proc_islower(c) != 0;
         if ((upper && cased) || (lower && !cased)) return jv_bool(false);
         cased = upper || lower;
         any = any || cased;
@@ -444,7 +445,8 @@ METHOD(istitle) {
 METHOD(isidentifier) {
     UNUSED;
     const jstr *s = self.as.s;
-    bool digit = s->len > 0 && s->p[0] >= '0' && s->p[0] <= '9';
+    size_t width;
+    bool digit = s->len > 0 && text_digit(text_at(s, 0, &width)) >= 0;
     return jv_bool(!digit && all_chars(s, text_is_word, false).as.i != 0);
 }
 

@@ -237,12 +237,26 @@ static jv absent(jx *x, jv of, const jstr *name) {
                              (int)name->len, name->p);
 }
 
+/* Numbers are complex ones and fractions too. */
+static jv number_attr(jv of, jv name) {
+    bool whole = of.type != J_FLOAT;
+    jv plain = of.type == J_BOOL ? jv_int(of.as.i) : of;
+    if (jv_is_str(name, "real") || (whole && jv_is_str(name, "numerator"))) return plain;
+    if (jv_is_str(name, "imag")) return whole ? jv_int(0) : jv_float(0);
+    if (whole && jv_is_str(name, "denominator")) return jv_int(1);
+    return (jv){.type = J_MISSING};
+}
+
 /* What Python's getattr finds; J_MISSING if nothing. */
 static jv python_attr(jx *x, jv of, const jstr *name) {
     jv none = {.type = J_MISSING};
     if (of.type == J_NAMESPACE) {
         const jv *v = jdict_get(of.as.d, jv_from_jstr(name));
         return v != NULL ? *v : none;
+    }
+    if (jv_is_real(of)) {
+        jv v = number_attr(of, jv_from_jstr(name));
+        if (v.type != J_MISSING) return v;
     }
     if (of.type == J_LOOP) return jinja_loop_attr(x, of.as.loop, name);
     if (of.type == J_MACRO && jv_is_str(jv_from_jstr(name), "name"))

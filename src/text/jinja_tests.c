@@ -145,6 +145,7 @@ TEST(divisibleby) {
 
 TEST(filter) {
     UNUSED;
+    if (!jv_hashable(v)) return jx_fail(x, "unhashable type: '%s'", jv_type_name(v));
     const jstr *s = jv_to_str(x, v);
     const char *name = arena_strndup(&x->mem.a, s->p, s->len);
     return jv_bool(name != NULL && jinja_filter_find(name) != NULL);
@@ -152,6 +153,7 @@ TEST(filter) {
 
 TEST(test) {
     UNUSED;
+    if (!jv_hashable(v)) return jx_fail(x, "unhashable type: '%s'", jv_type_name(v));
     const jstr *s = jv_to_str(x, v);
     const char *name = arena_strndup(&x->mem.a, s->p, s->len);
     return jv_bool(name != NULL && jinja_test_find(name) != NULL);
