@@ -102,8 +102,8 @@ static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *er
     return RIDGE_OK;
 }
 
-/* What was asked for by name must be there, as far as it can be used: a pool that is only promised
- * fails in the middle of a step. */
+/* What was asked for by name must be there, used or not: a size beyond the machine is a slip that
+ * is better said at the start. */
 static ridge_status check_cache_memory(uint64_t bytes, ridge_error *err) {
     uint64_t available = mem_available_bytes();
     if (available == 0 || bytes <= available) return RIDGE_OK;
@@ -127,11 +127,11 @@ static ridge_status open_cache(engine *e, ridge_error *err) {
     uint32_t context = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
     uint64_t bytes =
         p->kv_cache_bytes > 0 ? p->kv_cache_bytes : default_kv_bytes(e, block_bytes, context);
+    if (p->kv_cache_bytes > 0) RIDGE_TRY(check_cache_memory(bytes, err));
     uint64_t n_blocks = bytes / block_bytes, most = blocks_for(e, context) * p->max_num_seqs;
     if (n_blocks > most) n_blocks = most; /* more could never be used */
     if (n_blocks > INT32_MAX) n_blocks = INT32_MAX;
-    if (p->kv_cache_bytes > 0) RIDGE_TRY(check_cache_memory(n_blocks * block_bytes, err));
-    RIDGE_TRY(choose_context(e, n_blocks, err));
+        RIDGE_TRY(choose_context(e, n_blocks, err));
     l->n_blocks = (uint32_t)n_blocks;
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
     sched_params s = {.max_num_seqs = p->max_num_seqs,
