@@ -17,12 +17,15 @@
 
 #define MAX_BATCHES 16
 #define MAX_REPEAT 101
+#define MAX_ROWS 64 /* kinds of operation in a profile */
 
 typedef struct {
     engine_args engine;
     uint64_t prompt, gen, repeat;
     const char *batch_list;
-    bool json;
+    bool json, profile;
+    dev_profile_row rows[MAX_ROWS]; /* of the last run */
+    size_t n_rows;
     uint32_t batches[MAX_BATCHES];
     size_t n_batches;
 } bench_args;
@@ -32,6 +35,8 @@ typedef struct {
     uint32_t batch;
     uint64_t tokens;
     double seconds, flops, bytes;
+    dev_profile_row *rows; /* [n_rows] of its last run */
+    size_t n_rows;
 } bench_result;
 
 static bool parse_batches(bench_args *a) {
@@ -90,25 +95,26 @@ static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, siz
     return RIDGE_OK;
 }
 
-static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *out,
-                                ridge_error *err) {
+static ridge_status run_prefill(engine *e, bench_args *a, bench_result *out, ridge_error *err) {
     engine_account account;
     size_t tokens, ended = 0;
     double seconds;
     RIDGE_TRY(submit_all(e, 1, a->prompt, 1, err));
     engine_account_take(e, &account);
+    engine_profile_take(e, a->rows, MAX_ROWS);
     *out = (bench_result){.batch = 1, .tokens = a->prompt};
     while (ended == 0) {
         RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
         out->seconds += seconds;
     }
     engine_account_take(e, &account);
+    a->n_rows = engine_profile_take(e, a->rows, MAX_ROWS);
     out->flops = account.flops;
     out->bytes = account.weight_bytes + account.kv_bytes;
     return RIDGE_OK;
 }
 
-static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_decode(engine *e, bench_args *a, uint32_t batch, bench_result *out,
                                ridge_error *err) {
     engine_account account;
     size_t tokens, ended = 0, n_ended = 0;
@@ -120,6 +126,7 @@ static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, b
     RIDGE_TRY(submit_all(e, batch, a->prompt, a->gen + slack, err));
     for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
     engine_account_take(e, &account);
+    engine_profile_take(e, a->rows, MAX_ROWS);
     for (uint64_t i = 0; i < a->gen; i++) {
         RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
         n_ended += ended;
@@ -130,6 +137,7 @@ static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, b
         out->tokens += tokens;
     }
     engine_account_take(e, &account);
+    a->n_rows = engine_profile_take(e, a->rows, MAX_ROWS);
     out->flops = account.flops;
     out->bytes = account.weight_bytes + account.kv_bytes;
     while (n_ended < batch) {
@@ -144,9 +152,17 @@ static int by_seconds(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
+static ridge_status keep_profile(const bench_args *a, bench_result *out, ridge_error *err) {
+    out->rows = mem_zalloc(MAX_ROWS, sizeof *out->rows);
+    if (out->rows == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "profile");
+    memcpy(out->rows, a->rows, sizeof a->rows);
+    out->n_rows = a->n_rows;
+    return RIDGE_OK;
+}
+
 /* batch 0: prefill. The median of the repeats; one more run before them warms caches and clocks up.
  */
-static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_median(engine *e, bench_args *a, uint32_t batch, bench_result *out,
                                ridge_error *err) {
     bench_result runs[MAX_REPEAT + 1];
     for (uint64_t i = 0; i <= a->repeat; i++) {
@@ -155,12 +171,59 @@ static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, b
     }
     qsort(runs, a->repeat, sizeof *runs, by_seconds);
     *out = runs[a->repeat / 2];
-    return RIDGE_OK;
+    return a->profile ? keep_profile(a, out, err) : RIDGE_OK;
 }
 
 static void json_field(buf *b, const char *name, double value) {
     buf_printf(b, ",\"%s\":", name);
     buf_json_double(b, value);
+}
+
+/* Of the time that the slower of its two roofs asks for: how much of what it took. */
+static double of_roof(const dev_profile_row *row, const machine_peaks *peaks) {
+    double peak = row->integer ? peaks->int8_ops_per_s : peaks->f32_flops_per_s;
+    return roof_seconds(row->flops, peak, row->bytes, peaks->read_bytes_per_s) / row->seconds;
+}
+
+static double profile_seconds(const bench_result *r) {
+    double total = 0;
+    for (size_t i = 0; i < r->n_rows; i++) total += r->rows[i].seconds;
+    return total;
+}
+
+static void profile_json(buf *b, const bench_result *r, const machine_peaks *peaks) {
+    double total = profile_seconds(r);
+    buf_puts(b, ",\"profile\":[");
+    for (size_t i = 0; i < r->n_rows; i++) {
+        const dev_profile_row *row = &r->rows[i];
+        buf_puts(b, i > 0 ? ",{\"operation\":" : "{\"operation\":");
+        buf_json_string(b, row->name, strlen(row->name));
+        buf_printf(b, ",\"n\":%llu,\"unit\":\"%s\"", (unsigned long long)row->n,
+                   row->integer ? "int8" : "f32");
+        json_field(b, "share", row->seconds / total);
+        json_field(b, "seconds", row->seconds);
+        json_field(b, "bytes", row->bytes);
+        json_field(b, "flops", row->flops);
+        json_field(b, "of_roof", of_roof(row, peaks));
+        buf_puts(b, "}");
+    }
+    buf_puts(b, "]");
+}
+
+static void profile_table(const bench_result *r, const machine_peaks *peaks) {
+    double total = profile_seconds(r);
+    printf("  %6s %9s %8s %8s %9s  %s\n", "share", "us each", "GB/s", "GFLOP/s", "of roof",
+           "operation");
+    for (size_t i = 0; i < r->n_rows; i++) {
+        const dev_profile_row *row = &r->rows[i];
+        printf("  %5.1f%% %9.1f", 100 * row->seconds / total, row->seconds / (double)row->n * 1e6);
+        if (row->flops > 0)
+            printf(" %8.1f %8.1f %8.1f%%", row->bytes / row->seconds / 1e9,
+                   row->flops / row->seconds / 1e9, 100 * of_roof(row, peaks));
+        else
+            printf(" %8s %8s %9s", "", "", "");
+        printf("  %s\n", row->name);
+    }
 }
 
 static void print_json(engine *e, const bench_args *a, const char *model,
@@ -190,6 +253,7 @@ static void print_json(engine *e, const bench_args *a, const char *model,
         json_field(&b, "flops_per_s", r->flops / r->seconds);
         json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
         json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
+        if (a->profile) profile_json(&b, r, peaks);
         buf_puts(&b, "}");
     }
     buf_puts(&b, "]}");
@@ -214,6 +278,7 @@ static void print_table(engine *e, const machine_peaks *peaks, const bench_resul
                r->batch, (double)r->tokens / r->seconds, r->bytes / r->seconds / 1e9,
                r->flops / r->seconds / 1e9, 100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
                100 * r->flops / r->seconds / peaks->int8_ops_per_s);
+        if (r->n_rows > 0) profile_table(r, peaks);
     }
     mem_free(cpu);
 }
@@ -235,6 +300,8 @@ int cmd_bench(int argc, char **argv) {
         {"batch", CLI_STRING, &a.batch_list,
          "sequences decoding together: a list such as 1,4,16 (default 1)"},
         {"repeat", CLI_UINT, &a.repeat, "runs, of which the median counts (default 3)"},
+        {"profile", CLI_FLAG, &a.profile,
+         "what each kind of operation takes, and how far from its roof"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
         ENGINE_OPTIONS(&a.engine),
     };
@@ -251,7 +318,7 @@ int cmd_bench(int argc, char **argv) {
     ridge_error err = {0};
     engine *e = NULL;
     machine_peaks peaks;
-    bench_result results[MAX_BATCHES + 1];
+    bench_result results[MAX_BATCHES + 1] = {0};
     size_t n = 0;
     size_engine(&a);
     ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);

@@ -107,6 +107,14 @@ typedef struct {
     double flops, weight_bytes, kv_bytes, seconds;
 } dev_account;
 
+/* One kind of operation as it ran since the last reset; what the device fused is one. */
+typedef struct {
+    char name[96]; /* "linear 896 -> 4864+4864 q5_0" */
+    uint64_t n;    /* times it ran */
+    double seconds, flops, bytes;
+    bool integer; /* its roof is the int8 unit, else f32 */
+} dev_profile_row;
+
 typedef struct {
     void (*destroy)(device *d);
     ridge_status (*weight_upload)(device *d, dev_weight **out, quant_type type, const void *data,
@@ -129,6 +137,8 @@ typedef struct {
     ridge_status (*head)(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
                          float *logits, ridge_error *err);
     void (*account)(const device *d, dev_account *out); /* since the last submit, head included */
+    /* Fills up to max rows, most seconds first; returns how many; then starts again from 0. */
+    size_t (*profile)(device *d, dev_compiled *c, dev_profile_row *out, size_t max);
 } device_vtable;
 
 struct device {

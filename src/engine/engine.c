@@ -131,7 +131,7 @@ static ridge_status open_cache(engine *e, ridge_error *err) {
     uint64_t n_blocks = bytes / block_bytes, most = blocks_for(e, context) * p->max_num_seqs;
     if (n_blocks > most) n_blocks = most; /* more could never be used */
     if (n_blocks > INT32_MAX) n_blocks = INT32_MAX;
-        RIDGE_TRY(choose_context(e, n_blocks, err));
+    RIDGE_TRY(choose_context(e, n_blocks, err));
     l->n_blocks = (uint32_t)n_blocks;
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
     sched_params s = {.max_num_seqs = p->max_num_seqs,
@@ -240,6 +240,10 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     out->kv_blocks_used = out->kv_blocks;
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++)
         out->kv_blocks_used -= sched_n_blocks_free(e->sched, g);
+}
+
+size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max) {
+    return e->dev->vtable->profile(e->dev, e->program, out, max);
 }
 
 void engine_account_take(engine *e, engine_account *out) {

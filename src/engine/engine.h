@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/device.h"
 #include "roof/roof.h"
 #include "sample/sampler.h"
 #include "text/tokenizer.h"
@@ -161,6 +162,9 @@ typedef struct {
     uint64_t n_steps;
 } engine_account;
 void engine_account_take(engine *e, engine_account *out);
+/* What each kind of operation took since the last call, most seconds first: up to max rows, their
+ * number returned. */
+size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max);
 
 /* Asserts, between steps: every block is free or held by the table of one running sequence, as
  * often as its count says; the queues are in order; the live requests are those of the scheduler.

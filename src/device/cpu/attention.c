@@ -159,13 +159,14 @@ static uint32_t seq_pieces(const cpu_run *r, const dev_op *op, uint32_t s, uint3
     return (j.end + CPU_SPAN - 1) / CPU_SPAN - *first_span;
 }
 
-void cpu_attention_run(const cpu_run *r, const dev_op *op, int member, const float *q, float *out) {
+void cpu_attention_run(cpu_run *r, const cpu_step *step, int member, const float *q, float *out) {
+    const dev_op *op = &r->c->ops[step->first_op].op;
     size_t ldq = r->c->values[op->in[0]].ld, ldo = r->c->values[op->out[0]].ld;
     uint32_t total = 0, first_span = 0;
     for (uint32_t s = 0; s < r->c->batch.n_seqs; s++)
         total += op->n_kv_heads * seq_pieces(r, op, s, &first_span);
     cpu_scratch *scratch = &r->c->scratch[member];
-    team_cursor work = team_work(r->team, member, total);
+    team_cursor work = cpu_step_work(r, step, member, total);
     for (uint32_t chunk; team_next(&work, &chunk);) {
         uint32_t s = 0, pieces = seq_pieces(r, op, 0, &first_span);
         while (chunk >= op->n_kv_heads * pieces) {

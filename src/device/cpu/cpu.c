@@ -149,6 +149,7 @@ static const device_vtable vtable = {
     .wait = cpu_wait,
     .head = cpu_head,
     .account = cpu_account,
+    .profile = cpu_profile,
 };
 
 ridge_status device_cpu_create(device **out, const device_cpu_params *p, ridge_error *err) {

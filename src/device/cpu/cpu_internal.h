@@ -142,7 +142,9 @@ typedef struct {
 typedef struct {
     const char *isa;
     /* linear, integer */
-    void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
+    /* next: what is unpacked after this, fetched meanwhile */
+    void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
+                   const uint8_t *next, cpu_ublock *out);
     void (*gemm)(const cpu_gemm_args *a);
     /* NULL: unpack, then gemm. */
     void (*gemm_packed)(const cpu_packed_args *a);
@@ -245,6 +247,9 @@ typedef enum { CPU_STEP_ROWS, CPU_STEP_LINEAR, CPU_STEP_ATTENTION } cpu_step_kin
 typedef struct {
     cpu_step_kind kind;
     uint32_t first_op, n_ops;
+    /* what it took so far, for profile */
+    uint64_t n_runs;
+    double seconds, flops, bytes;
 } cpu_step;
 
 typedef struct {
@@ -313,6 +318,7 @@ ridge_status cpu_compile(device *d, dev_compiled **out, const dev_program *p, ui
 void cpu_compiled_free(device *d, dev_compiled *c);
 ridge_status cpu_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
                         ridge_error *err);
+size_t cpu_profile(device *d, dev_compiled *c, dev_profile_row *out, size_t max);
 ridge_status cpu_head(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
                       float *logits, ridge_error *err);
 

@@ -113,13 +113,17 @@ INLINE bool has_min(cpu_scaling s) {
 /* Unpacking ------------------------------------------------------------------------------------ */
 
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
-                         const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out) {
+                         const uint8_t *panel, uint32_t n_blocks, const uint8_t *next,
+                         cpu_ublock *out) {
     const uint8_t *head = panel, *at = panel + f->head_bytes;
+    const uint32_t step = f->quant_bytes + f->sub_bytes + f->head_bytes / f->n_blocks;
     for (uint32_t b = 0; b < n_blocks; b++, out++) {
         if (b > 0 && b % f->n_blocks == 0) {
             head = at;
             at += f->head_bytes;
         }
+        for (uint32_t i = 0; i < step; i += 64) _mm_prefetch((const char *)next + i, _MM_HINT_T0);
+        next += step;
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++)
             _mm512_storeu_si512(out->q + quad * 64, quants(planes, at, quad));
@@ -254,10 +258,10 @@ INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, int shift,
     X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF, 5)
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                       cpu_ublock *out) {
+                       const uint8_t *next, cpu_ublock *out) {
     switch (f->type) {
 #define X(type, planes, scaling, shift)                                                            \
-    case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
+    case type: unpack_panel(planes, scaling, f, panel, n_blocks, next, out); break;
         EACH_FORMAT(X)
 #undef X
     default: ridge_assert(f->type == QUANT_Q4_0);

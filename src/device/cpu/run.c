@@ -107,10 +107,20 @@ static void run_row_op(const cpu_run *r, const cpu_op *op, uint32_t row, cpu_scr
     }
 }
 
-static void run_rows(const cpu_run *r, const cpu_step *step, int member) {
+/* Member 0 enters a step when the one before is done by all: the time between is that one's. */
+team_cursor cpu_step_work(cpu_run *r, const cpu_step *step, int member, uint32_t n_chunks) {
+    team_cursor work = team_work(r->team, member, n_chunks);
+    if (member != 0) return work;
+    double now = clock_now_s();
+    if (step > r->steps) r->steps[step - r->steps - 1].seconds += now - r->began;
+    r->began = now;
+    return work;
+}
+
+static void run_rows(cpu_run *r, const cpu_step *step, int member) {
     uint32_t size = r->n_rows / (uint32_t)(8 * r->n_members);
     size = size < 1 ? 1 : size > 16 ? 16 : size;
-    team_cursor work = team_work(r->team, member, (r->n_rows + size - 1) / size);
+    team_cursor work = cpu_step_work(r, step, member, (r->n_rows + size - 1) / size);
     for (uint32_t chunk; team_next(&work, &chunk);) {
         uint32_t end = (chunk + 1) * size < r->n_rows ? (chunk + 1) * size : r->n_rows;
         for (uint32_t row = chunk * size; row < end; row++)
@@ -145,6 +155,7 @@ typedef struct {
     const dev_weight *w, *bias;
     dev_value in, out;
     uint32_t panel, n_panels; /* one, or two that are next to each other */
+    uint32_t end_panel;       /* of this member's chunk of work */
     uint32_t first, end;      /* tokens [first, end) */
 } panel_job;
 
@@ -178,9 +189,15 @@ static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) 
 static void linear_chunk(const cpu_run *r, const panel_job *j, uint32_t b, uint32_t n,
                          cpu_scratch *s) {
     uint32_t n_blocks = j->w->cols / CPU_BLOCK;
-    for (uint32_t p = 0; p < j->n_panels; p++)
-        r->k->unpack(j->w->format, panel_at(j->w, j->panel + p, b), n,
-                     s->blocks + (size_t)p * CPU_K_BLOCKS);
+    for (uint32_t p = 0; p < j->n_panels; p++) {
+        uint32_t panel = j->panel + p, ahead = panel + 2;
+        const uint8_t *at = panel_at(j->w, panel, b), *next = at;
+        if (b + n < n_blocks)
+            next = panel_at(j->w, panel, b + n);
+        else if (ahead < j->end_panel)
+            next = panel_at(j->w, ahead, 0);
+        r->k->unpack(j->w->format, at, n, next, s->blocks + (size_t)p * CPU_K_BLOCKS);
+    }
     for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
         uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
         r->k->gemm(&(cpu_gemm_args){.format = j->w->format,
@@ -224,7 +241,8 @@ static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t pa
     if (w->format != NULL) {
         for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
             uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
-            r->k->unpack(w->format, panel_at(w, panel, b), count, s->blocks);
+            const uint8_t *at = panel_at(w, panel, b);
+            r->k->unpack(w->format, at, count, at, s->blocks);
             r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
         }
     } else if (w->type == QUANT_F16) {
@@ -264,14 +282,15 @@ static void run_panels(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     }
 }
 
-static void run_linear(const cpu_run *r, const dev_op *op, int member) {
+static void run_linear(cpu_run *r, const cpu_step *step, int member) {
+    const dev_op *op = &r->c->ops[step->first_op].op;
     linear_shape shapes[DEV_MAX_FANOUT];
     uint32_t total = 0;
     for (int i = 0; i < op->n_weights; i++) {
         shapes[i] = shape_of(r, op->w[i]);
         total += shapes[i].n_chunks;
     }
-    team_cursor work = team_work(r->team, member, total);
+    team_cursor work = cpu_step_work(r, step, member, total);
     for (uint32_t chunk; team_next(&work, &chunk);) {
         int i = 0;
         while (chunk >= shapes[i].n_chunks) chunk -= shapes[i++].n_chunks;
@@ -281,6 +300,7 @@ static void run_linear(const cpu_run *r, const dev_op *op, int member) {
         job.first = first;
         job.end = first + s->block < r->n_rows ? first + s->block : r->n_rows;
         uint32_t last = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
+        job.end_panel = last;
         for (; panel < last; panel += job.n_panels) {
             job.panel = panel;
             job.n_panels = panel + 1 < last ? 2 : 1;
@@ -292,17 +312,17 @@ static void run_linear(const cpu_run *r, const dev_op *op, int member) {
 /* The walk ------------------------------------------------------------------------------------- */
 
 static void run_member(void *context, int member, int n_members) {
-    const cpu_run *r = context;
+    cpu_run *r = context;
     (void)n_members;
     for (size_t i = 0; i < r->n_steps; i++) {
         const cpu_step *step = &r->steps[i];
-        const cpu_op *op = &r->c->ops[step->first_op];
+        const dev_op *op = &r->c->ops[step->first_op].op;
         switch (step->kind) {
         case CPU_STEP_ROWS: run_rows(r, step, member); break;
-        case CPU_STEP_LINEAR: run_linear(r, &op->op, member); break;
+        case CPU_STEP_LINEAR: run_linear(r, step, member); break;
         case CPU_STEP_ATTENTION:
-            cpu_attention_run(r, &op->op, member, value_row(r, op->op.in[0], 0),
-                              value_row(r, op->op.out[0], 0));
+            cpu_attention_run(r, step, member, value_row(r, op->in[0], 0),
+                              value_row(r, op->out[0], 0));
             break;
         }
     }
@@ -334,9 +354,17 @@ static void account_attention(const dev_compiled *c, const dev_op *op, dev_accou
 
 static void account_steps(const cpu_run *r, dev_account *a) {
     for (size_t i = 0; i < r->n_steps; i++) {
-        const cpu_op *op = &r->c->ops[r->steps[i].first_op];
-        if (r->steps[i].kind == CPU_STEP_LINEAR) account_linear(&op->op, r->n_rows, a);
-        if (r->steps[i].kind == CPU_STEP_ATTENTION) account_attention(r->c, &op->op, a);
+        cpu_step *step = &r->steps[i];
+        const dev_op *op = &r->c->ops[step->first_op].op;
+        dev_account one = {0};
+        if (step->kind == CPU_STEP_LINEAR) account_linear(op, r->n_rows, &one);
+        if (step->kind == CPU_STEP_ATTENTION) account_attention(r->c, op, &one);
+        step->n_runs++;
+        step->flops += one.flops;
+        step->bytes += one.weight_bytes + one.kv_bytes;
+        a->flops += one.flops;
+        a->weight_bytes += one.weight_bytes;
+        a->kv_bytes += one.kv_bytes;
     }
 }
 
@@ -348,7 +376,9 @@ static void run_steps(dev_compiled *c, cpu_run *r) {
     r->n_members = team_size(d->team);
     double start = clock_now_s();
     team_run_pieces(d->team, run_member, r);
-    d->account.seconds += clock_now_s() - start;
+    double end = clock_now_s();
+    if (r->n_steps > 0) r->steps[r->n_steps - 1].seconds += end - r->began;
+    d->account.seconds += end - start;
     account_steps(r, &d->account);
 }
 

@@ -9,18 +9,21 @@ typedef struct {
     const cpu_kernels *k;
     team *team;
     int n_members;
-    const cpu_step *steps;
+    cpu_step *steps;
     size_t n_steps;
+    double began;           /* the step that member 0 is in */
     uint32_t n_rows;        /* of the batch, or wanted by the head */
     float *logits;          /* head: [n_rows, n_vocab] */
     const uint32_t *gather; /* head: [n_rows] rows of the batch */
 } cpu_run;
 
+/* The member's work on a step of n_chunks; what the step before took is known then. */
+team_cursor cpu_step_work(cpu_run *r, const cpu_step *step, int member, uint32_t n_chunks);
 /* For a new batch: which sequences are split over spans. */
 void cpu_attention_plan(dev_compiled *c);
 /* One member's share; q and out are [n_tokens, n_heads * head_dim] at the strides of their values.
  * Sequences that are split leave partials, which cpu_attention_merge turns into rows of out. */
-void cpu_attention_run(const cpu_run *r, const dev_op *op, int member, const float *q, float *out);
+void cpu_attention_run(cpu_run *r, const cpu_step *step, int member, const float *q, float *out);
 void cpu_attention_merge(const cpu_run *r, const dev_op *op, uint32_t row, float *out);
 
 #endif
