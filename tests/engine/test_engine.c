@@ -483,19 +483,13 @@ static void test_a_cache_too_small_says_so(void **state) {
     engine_close(e);
 }
 
-/* Of what was asked for only what can be used has to be there. */
+/* Used or not, what was asked for by name has to be there. */
 static void test_a_cache_larger_than_memory(void **state) {
     (void)state;
     engine *e = NULL;
     ridge_error err = {0};
-    engine_stats stats;
     engine_params p = small_params(llama_path);
     p.kv_cache_bytes = (uint64_t)1 << 60;
-    assert_int_equal(engine_open(&e, &p, NULL), RIDGE_OK);
-    engine_get_stats(e, &stats);
-    assert_int_equal(stats.kv_blocks, 32 * TINY_N_CONTEXT / p.block_size);
-    engine_close(e);
-    p.max_model_len = 1 << 30;
     assert_int_equal(engine_open(&e, &p, &err), RIDGE_ENOMEM);
     assert_non_null(strstr(err.text, "bytes of memory are free"));
 }

@@ -12,8 +12,9 @@
 typedef struct {
     dev_compiled *c;
     const dev_program *p;
-    dev_value quantized; /* the value that c->x holds when the next operation runs */
-    bool open;           /* the last step is row-wise and may grow */
+    dev_value quantized; /* the value that c->x[x] holds when the next operation runs */
+    uint8_t x;
+    bool open; /* the last step is row-wise and may grow */
     ridge_error *err;
 } compiler;
 
@@ -130,17 +131,64 @@ static ridge_status rope_table(compiler *k, const dev_op *op, uint32_t *index) {
     return RIDGE_OK;
 }
 
-static void push_linear(compiler *k, const dev_op *op) {
+static bool is_integer(const compiler *k, const dev_op *op) {
+    for (int i = 0; i < op->n_weights; i++)
+        if (op->w[i]->format == NULL) return false;
+    return !k->c->device->precise;
+}
+
+static int n_outputs(const dev_op *op) {
+    if (op->kind == DEV_KV_WRITE || op->kind == DEV_ROPE) return 0;
+    return op->kind == DEV_LINEAR ? op->n_weights : 1;
+}
+
+/* Operations from `from` on that read a value, up to the one that writes it anew. */
+static size_t n_readers(const dev_program *p, size_t from, dev_value v) {
+    size_t n = 0;
+    for (size_t i = from; i < p->n_ops; i++) {
+        const dev_op *op = &p->ops[i];
+        bool two = op->kind == DEV_KV_WRITE || op->kind == DEV_GLU || op->kind == DEV_ADD;
+        n += (op->kind != DEV_EMBED && op->in[0] == v) || (two && op->in[1] == v);
+        for (int j = 0; j < n_outputs(op); j++)
+            if (op->out[j] == v) return n;
+    }
+    return n;
+}
+
+/* Whether operations i, i + 1, i + 2 are gate and up, their product, and the only linear that reads
+ * it: then the first can leave the quantised input of the last. */
+static bool is_glu(const compiler *k, size_t i) {
+    const dev_program *p = k->p;
+    size_t end = i < p->head_start ? p->head_start : p->n_ops;
+    if (i + 2 >= end) return false;
+    const dev_op *op = &p->ops[i], *glu = &p->ops[i + 1], *next = &p->ops[i + 2];
+    return op->kind == DEV_LINEAR && glu->kind == DEV_GLU && next->kind == DEV_LINEAR &&
+           op->n_weights == 2 && glu->in[0] == op->out[0] && glu->in[1] == op->out[1] &&
+           next->in[0] == glu->out[0] && is_integer(k, op) && is_integer(k, next) &&
+           op->w[0]->rows % CPU_BLOCK == 0 && n_readers(p, i + 1, op->out[0]) == 1 &&
+           n_readers(p, i + 1, op->out[1]) == 1 && n_readers(p, i + 2, glu->out[0]) == 1;
+}
+
+static void push_linear(compiler *k, const dev_op *op, const dev_op *glu) {
     bool integer = false;
     for (int i = 0; i < op->n_weights; i++) {
         integer |= op->w[i]->format != NULL && !k->c->device->precise;
         if (op->w[i]->cols > k->c->max_cols) k->c->max_cols = op->w[i]->cols;
     }
     if (integer && k->quantized != op->in[0]) {
-        push_op(k, CPU_OP_QUANTIZE, CPU_STEP_ROWS)->op.in[0] = op->in[0];
+        cpu_op *quantize = push_op(k, CPU_OP_QUANTIZE, CPU_STEP_ROWS);
+        quantize->op.in[0] = op->in[0];
+        quantize->x_in = k->x;
         k->quantized = op->in[0];
     }
-    push_op(k, op->kind, CPU_STEP_LINEAR)->op = *op;
+    cpu_op *linear = push_op(k, op->kind, CPU_STEP_LINEAR);
+    linear->op = *op;
+    linear->x_in = k->x;
+    linear->glu = glu != NULL;
+    if (glu == NULL) return;
+    linear->op.activation = glu->activation;
+    k->quantized = glu->out[0];
+    k->x = 1 - k->x;
 }
 
 static ridge_status push_rope_tables(compiler *k) {
@@ -163,16 +211,17 @@ static void note_sizes(dev_compiled *c, const dev_op *op) {
     if (op->kind == DEV_EMBED) c->n_embed_rows = op->w[0]->rows;
 }
 
-static int n_outputs(const dev_op *op) {
-    if (op->kind == DEV_KV_WRITE || op->kind == DEV_ROPE) return 0;
-    return op->kind == DEV_LINEAR ? op->n_weights : 1;
-}
-
-static ridge_status push_program_op(compiler *k, const dev_op *op) {
+static ridge_status push_program_op(compiler *k, size_t at) {
+    const dev_op *op = &k->p->ops[at];
     RIDGE_TRY(check_op(k, op));
     note_sizes(k->c, op);
+    if (at > 0 && is_glu(k, at - 1)) return RIDGE_OK; /* the linear before it has done it */
+    if (op->kind == DEV_LINEAR && is_glu(k, at)) {
+        push_linear(k, op, op + 1);
+        return RIDGE_OK;
+    }
     if (op->kind == DEV_LINEAR) {
-        push_linear(k, op);
+        push_linear(k, op, NULL);
     } else if (op->kind == DEV_ATTENTION) {
         push_op(k, op->kind, CPU_STEP_ATTENTION)->op = *op;
         push_op(k, CPU_OP_MERGE, CPU_STEP_ROWS)->op = *op;
@@ -200,7 +249,7 @@ static ridge_status build_steps(compiler *k) {
             k->open = false;
             k->quantized = DEV_NONE;
         }
-        RIDGE_TRY(push_program_op(k, &k->p->ops[i]));
+        RIDGE_TRY(push_program_op(k, i));
     }
     if (k->p->head_start >= k->p->n_ops) c->head_step = c->n_steps;
     return RIDGE_OK;
@@ -237,15 +286,15 @@ static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     arena *a = &c->memory;
     s->panel = take(a, (size_t)c->max_cols * CPU_PANEL, sizeof(float));
     s->blocks = take(a, (size_t)2 * CPU_K_BLOCKS, sizeof(cpu_ublock));
-    s->acc = take(a, (size_t)CPU_TOKENS * CPU_PAIR, sizeof(float));
+    for (int i = 0; i < 2; i++) s->acc[i] = take(a, (size_t)CPU_TOKENS * CPU_PAIR, sizeof(float));
     s->k = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->v = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->scores = take(a, (size_t)CPU_QUERIES * CPU_SPAN, sizeof(float));
     s->partial = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->state = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->half = take(a, c->max_kv_width, sizeof(uint16_t));
-    return s->panel && s->blocks && s->acc && s->k && s->v && s->scores && s->partial && s->state &&
-           s->half;
+    return s->panel && s->blocks && s->acc[0] && s->acc[1] && s->k && s->v && s->scores &&
+           s->partial && s->state && s->half;
 }
 
 static ridge_status make_buffers(compiler *k) {
@@ -253,13 +302,14 @@ static ridge_status make_buffers(compiler *k) {
     arena *a = &c->memory;
     size_t rows = c->max_tokens > DEV_HEAD_ROWS ? c->max_tokens : DEV_HEAD_ROWS;
     int n = team_size(c->device->team);
-    c->x = take(a, rows * (c->max_cols / CPU_BLOCK), sizeof *c->x);
+    for (int i = 0; i < 2; i++)
+        c->x[i] = take(a, rows * (c->max_cols / CPU_BLOCK), sizeof *c->x[i]);
     c->split_ml = take(a, 2 * CPU_MAX_SPLITS, sizeof(float));
     c->split_o = take(a, (size_t)CPU_MAX_SPLITS * c->max_head_dim, sizeof(float));
     c->rows = take(a, c->max_tokens, sizeof *c->rows);
     c->seqs = take(a, c->max_tokens, sizeof *c->seqs);
     c->scratch = take(a, (size_t)n, sizeof *c->scratch);
-    bool ok = c->x && c->split_ml && c->split_o && c->rows && c->seqs && c->scratch;
+    bool ok = c->x[0] && c->x[1] && c->split_ml && c->split_o && c->rows && c->seqs && c->scratch;
     for (int i = 0; ok && i < n; i++) ok = make_scratch(c, &c->scratch[i]);
     return ok ? RIDGE_OK : RIDGE_FAIL(k->err, RIDGE_ENOMEM, "work space of the program");
 }

@@ -110,9 +110,7 @@ typedef struct {
     const uint8_t *panel;
     const cpu_xblock *x; /* [n_blocks][width] */
     uint32_t n_blocks, width;
-    float *out; /* [width, ld]; n_rows <= 16 columns are written */
-    size_t ld;
-    uint32_t n_rows;
+    float *acc; /* out: 16 columns of [width][CPU_PAIR] */
 } cpu_packed_args;
 
 typedef struct {
@@ -148,6 +146,9 @@ typedef struct {
     void (*gemm)(const cpu_gemm_args *a);
     /* NULL: unpack, then gemm. */
     void (*gemm_packed)(const cpu_packed_args *a);
+    /* Rows t of out, ld apart: n_cols of acc [n][CPU_PAIR], plus bias [n_cols] unless NULL. */
+    void (*store_sums)(const float *acc, const float *bias, uint32_t n, uint32_t n_cols, float *out,
+                       size_t ld);
     /* linear, f32; expand: the exact weights of unpacked blocks, [32 * n_blocks][16] */
     void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
@@ -239,6 +240,8 @@ typedef struct {
     int kind; /* dev_op_kind or cpu_op_kind */
     dev_op op;
     uint32_t rope_table; /* DEV_ROPE, CPU_OP_ROPE_TABLE */
+    uint8_t x_in;        /* linear: the quantised input that it reads; quantize: that it writes */
+    bool glu; /* linear: of gate and up, whose product goes quantised to the other input */
 } cpu_op;
 
 typedef enum { CPU_STEP_ROWS, CPU_STEP_LINEAR, CPU_STEP_ATTENTION } cpu_step_kind;
@@ -269,7 +272,7 @@ typedef struct {
 typedef struct {
     float *panel;       /* [max_cols][16]: a panel in f32 */
     cpu_ublock *blocks; /* [2][CPU_K_BLOCKS]: two panels' chunks, unpacked */
-    float *acc;         /* [CPU_TOKENS][CPU_PAIR]: what two panels have summed up */
+    float *acc[2];      /* [CPU_TOKENS][CPU_PAIR]: what two panels have summed up */
     float *k, *v;       /* [256 * max_head_dim] each: a staged span */
     float *scores;      /* [CPU_QUERIES][256] */
     float *partial;     /* [CPU_QUERIES][max_head_dim] */
@@ -298,7 +301,7 @@ struct dev_compiled {
     cpu_value *values;
     size_t n_values;
     uint32_t max_tokens, n_vocab;
-    cpu_xblock *x; /* the quantised input: max_tokens * max_blocks */
+    cpu_xblock *x[2]; /* quantised inputs: max_tokens * max_blocks each */
     cpu_rope ropes[CPU_MAX_ROPES];
     uint32_t n_ropes;
     uint32_t max_cols, max_head_dim, max_heads, max_kv_width, n_embed_rows;

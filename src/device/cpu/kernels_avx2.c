@@ -11,6 +11,7 @@ const cpu_kernels cpu_kernels_avx2 = {
     .isa = "avx2",
     .unpack = cpu_unpack_avx2,
     .gemm = cpu_gemm_avx2,
+    .store_sums = store_sums,
     .fgemm = fgemm,
     .expand = expand,
     .widen_f16 = widen_f16,

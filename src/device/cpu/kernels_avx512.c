@@ -12,6 +12,7 @@ const cpu_kernels cpu_kernels_avx512 = {
     .unpack = cpu_unpack_avx512,
     .gemm = cpu_gemm_avx512,
     .gemm_packed = cpu_gemm_packed_avx512,
+    .store_sums = store_sums,
     .fgemm = fgemm,
     .expand = expand,
     .widen_f16 = widen_f16,

@@ -11,6 +11,7 @@ const cpu_kernels cpu_kernels_portable = {
     .isa = "portable",
     .unpack = cpu_unpack_portable,
     .gemm = cpu_gemm_portable,
+    .store_sums = store_sums,
     .fgemm = fgemm,
     .expand = expand,
     .widen_f16 = widen_f16,

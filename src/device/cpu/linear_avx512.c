@@ -225,9 +225,8 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T
         }
         at += step;
     }
-    const __mmask16 rows = (__mmask16)((1u << a->n_rows) - 1);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; t++) _mm512_mask_storeu_ps(a->out + (size_t)t * a->ld, rows, acc[t]);
+    for (int t = 0; t < T; t++) _mm512_store_ps(a->acc + (size_t)t * CPU_PAIR, acc[t]);
 }
 
 INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, int shift,

@@ -40,6 +40,7 @@ static void name_step(const dev_compiled *c, const cpu_step *step, char name[96]
         append(name, "linear %u -> ", op->w[0]->cols);
         for (int i = 0; i < op->n_weights; i++)
             append(name, "%s%u %s", i > 0 ? " + " : "", op->w[i]->rows, quant_name(op->w[i]->type));
+        if (c->ops[step->first_op].glu) append(name, ", glu, quantize");
         break;
     case CPU_STEP_ATTENTION:
         append(name, "attention %u heads of %u on %u", op->n_heads, op->head_dim, op->n_kv_heads);

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-static float *value_row(const cpu_run *r, dev_value v, uint32_t row) {
+float *cpu_value_row(const cpu_run *r, dev_value v, uint32_t row) {
     const cpu_value *value = &r->c->values[v];
     return (value->data != NULL ? value->data : r->logits) + (size_t)row * value->ld;
 }
@@ -25,7 +25,7 @@ static uint32_t value_width(const cpu_run *r, dev_value v) {
 
 static void run_embed(const cpu_run *r, const dev_op *op, uint32_t row) {
     const dev_weight *w = op->w[0];
-    float *out = value_row(r, op->out[0], row);
+    float *out = cpu_value_row(r, op->out[0], row);
     size_t token = (size_t)r->c->batch.tokens[row];
     quant_dequantize(w->type, w->file + token * w->row_bytes, out, w->cols);
     if (op->scale != 1.0f && op->scale != 0.0f) r->k->scale(out, op->scale, out, w->cols);
@@ -33,18 +33,18 @@ static void run_embed(const cpu_run *r, const dev_op *op, uint32_t row) {
 
 static void run_norm(const cpu_run *r, const dev_op *op, uint32_t row) {
     uint32_t width = value_width(r, op->in[0]), n = op->head_dim ? op->head_dim : width;
-    const float *in = value_row(r, op->in[0], row);
-    float *out = value_row(r, op->out[0], row);
+    const float *in = cpu_value_row(r, op->in[0], row);
+    float *out = cpu_value_row(r, op->out[0], row);
     for (uint32_t i = 0; i < width; i += n)
         r->k->rms_norm(in + i, op->w[0]->vector, out + i, n, op->eps);
 }
 
 /* Token of tile `row / 12`, as cpu_xblock says. */
-static void run_quantize(const cpu_run *r, const dev_op *op, uint32_t row) {
-    uint32_t cols = value_width(r, op->in[0]), first = row / CPU_TILE * CPU_TILE;
+static void run_quantize(const cpu_run *r, const cpu_op *op, uint32_t row) {
+    uint32_t cols = value_width(r, op->op.in[0]), first = row / CPU_TILE * CPU_TILE;
     uint32_t width = r->n_rows - first < CPU_TILE ? r->n_rows - first : CPU_TILE;
-    cpu_xblock *tile = r->c->x + (size_t)first * (cols / CPU_BLOCK);
-    r->k->quantize(value_row(r, op->in[0], row), cols, tile + (row - first), width);
+    cpu_xblock *tile = r->c->x[op->x_in] + (size_t)first * (cols / CPU_BLOCK);
+    r->k->quantize(cpu_value_row(r, op->op.in[0], row), cols, tile + (row - first), width);
 }
 
 /* Angles in double: at position 100,000 a float is off by 0.01. */
@@ -64,7 +64,7 @@ static void run_rope(const cpu_run *r, const cpu_op *op, uint32_t row) {
     const cpu_rope *rope = &r->c->ropes[op->rope_table];
     const float *cosine = rope->cosine + (size_t)row * rope->n_pairs;
     const float *sine = rope->sine + (size_t)row * rope->n_pairs;
-    float *x = value_row(r, op->op.in[0], row);
+    float *x = cpu_value_row(r, op->op.in[0], row);
     uint32_t width = value_width(r, op->op.in[0]);
     for (uint32_t i = 0; i < width; i += op->op.head_dim)
         (op->op.rope_neox ? r->k->rope_neox : r->k->rope_pairs)(x + i, cosine, sine, rope->n_pairs);
@@ -73,12 +73,12 @@ static void run_rope(const cpu_run *r, const cpu_op *op, uint32_t row) {
 static void run_kv_write(const cpu_run *r, const dev_op *op, uint32_t row, uint16_t *scratch) {
     const dev_seq *seq = &r->c->batch.seqs[r->c->rows[row]];
     cpu_kv_write(r->k, r->c->kv, op->group, op->layer, seq->blocks[op->group],
-                 (uint32_t)r->c->batch.positions[row], value_row(r, op->in[0], row),
-                 value_row(r, op->in[1], row), scratch);
+                 (uint32_t)r->c->batch.positions[row], cpu_value_row(r, op->in[0], row),
+                 cpu_value_row(r, op->in[1], row), scratch);
 }
 
 static void run_gather(const cpu_run *r, const dev_op *op, uint32_t row) {
-    memcpy(value_row(r, op->out[0], row), value_row(r, op->in[0], r->gather[row]),
+    memcpy(cpu_value_row(r, op->out[0], row), cpu_value_row(r, op->in[0], r->gather[row]),
            value_width(r, op->out[0]) * sizeof(float));
 }
 
@@ -90,17 +90,17 @@ static void run_row_op(const cpu_run *r, const cpu_op *op, uint32_t row, cpu_scr
     case DEV_ROPE: run_rope(r, op, row); return;
     case DEV_KV_WRITE: run_kv_write(r, o, row, scratch->half); return;
     case DEV_GATHER: run_gather(r, o, row); return;
-    case CPU_OP_QUANTIZE: run_quantize(r, o, row); return;
+    case CPU_OP_QUANTIZE: run_quantize(r, op, row); return;
     case CPU_OP_ROPE_TABLE: run_rope_table(r, op->rope_table, row); return;
-    case CPU_OP_MERGE: cpu_attention_merge(r, o, row, value_row(r, o->out[0], row)); return;
+    case CPU_OP_MERGE: cpu_attention_merge(r, o, row, cpu_value_row(r, o->out[0], row)); return;
     default: break;
     }
-    const float *x = value_row(r, o->in[0], row);
-    float *out = value_row(r, o->out[0], row);
+    const float *x = cpu_value_row(r, o->in[0], row);
+    float *out = cpu_value_row(r, o->out[0], row);
     uint32_t n = value_width(r, o->out[0]);
     switch (op->kind) {
-    case DEV_GLU: r->k->glu(x, value_row(r, o->in[1], row), out, n, o->activation); return;
-    case DEV_ADD: r->k->add(x, value_row(r, o->in[1], row), out, n); return;
+    case DEV_GLU: r->k->glu(x, cpu_value_row(r, o->in[1], row), out, n, o->activation); return;
+    case DEV_ADD: r->k->add(x, cpu_value_row(r, o->in[1], row), out, n); return;
     case DEV_SCALE: r->k->scale(x, o->scale, out, n); return;
     case DEV_SOFTCAP: r->k->softcap(x, o->softcap, out, n); return;
     default: ridge_assert(op->kind == DEV_GLU); /* all row-wise operations are above */
@@ -129,186 +129,6 @@ static void run_rows(cpu_run *r, const cpu_step *step, int member) {
     }
 }
 
-/* Linear --------------------------------------------------------------------------------------- */
-
-/* The chunks of one weight of a linear: token blocks x groups of panels. */
-typedef struct {
-    uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
-} linear_shape;
-
-static bool is_integer(const cpu_run *r, const dev_weight *w) {
-    return w->format != NULL && !r->c->device->precise;
-}
-
-static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
-    linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
-    s.block = is_integer(r, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
-    s.n_blocks = (r->n_rows + s.block - 1) / s.block;
-    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
-    s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
-    s.n_groups = (s.n_panels + s.group - 1) / s.group;
-    s.n_chunks = s.n_groups * s.n_blocks;
-    return s;
-}
-
-typedef struct {
-    const dev_weight *w, *bias;
-    dev_value in, out;
-    uint32_t panel, n_panels; /* one, or two that are next to each other */
-    uint32_t end_panel;       /* of this member's chunk of work */
-    uint32_t first, end;      /* tokens [first, end) */
-} panel_job;
-
-/* Rows of the weight in the panels of a job. */
-static uint32_t job_rows(const panel_job *j) {
-    uint32_t left = j->w->rows - j->panel * CPU_PANEL;
-    return left < j->n_panels * CPU_PANEL ? left : j->n_panels * CPU_PANEL;
-}
-
-static void linear_packed(const cpu_run *r, const panel_job *j) {
-    uint32_t n_rows = job_rows(j);
-    for (uint32_t p = 0; p < j->n_panels; p++)
-        r->k->gemm_packed(&(cpu_packed_args){
-            .format = j->w->format,
-            .panel = j->w->packed + (j->panel + p) * j->w->panel_bytes,
-            .x = r->c->x,
-            .n_blocks = j->w->cols / CPU_BLOCK,
-            .width = r->n_rows,
-            .out = value_row(r, j->out, 0) + (size_t)(j->panel + p) * CPU_PANEL,
-            .ld = r->c->values[j->out].ld,
-            .n_rows = n_rows - p * CPU_PANEL < CPU_PANEL ? n_rows - p * CPU_PANEL : CPU_PANEL});
-}
-
-/* Where block b of a panel lies, b a multiple of its superblock. */
-static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) {
-    return w->packed + panel * w->panel_bytes +
-           b / w->format->n_blocks * cpu_super_bytes(w->format);
-}
-
-/* Blocks [b, b + n) of the panels of a job times its tokens, added to acc. */
-static void linear_chunk(const cpu_run *r, const panel_job *j, uint32_t b, uint32_t n,
-                         cpu_scratch *s) {
-    uint32_t n_blocks = j->w->cols / CPU_BLOCK;
-    for (uint32_t p = 0; p < j->n_panels; p++) {
-        uint32_t panel = j->panel + p, ahead = panel + 2;
-        const uint8_t *at = panel_at(j->w, panel, b), *next = at;
-        if (b + n < n_blocks)
-            next = panel_at(j->w, panel, b + n);
-        else if (ahead < j->end_panel)
-            next = panel_at(j->w, ahead, 0);
-        r->k->unpack(j->w->format, at, n, next, s->blocks + (size_t)p * CPU_K_BLOCKS);
-    }
-    for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
-        uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
-        r->k->gemm(&(cpu_gemm_args){.format = j->w->format,
-                                    .w = s->blocks,
-                                    .x = r->c->x + (size_t)t * n_blocks + (size_t)b * width,
-                                    .n_panels = j->n_panels,
-                                    .n_blocks = n,
-                                    .width = width,
-                                    .acc = s->acc + (size_t)(t - j->first) * CPU_PAIR});
-    }
-}
-
-/* Blocks of K at a time: as even as whole superblocks allow. */
-static uint32_t chunk_of(const cpu_format *f, uint32_t n_blocks) {
-    uint32_t n_chunks = (n_blocks + CPU_K_BLOCKS - 1) / CPU_K_BLOCKS;
-    uint32_t even = (n_blocks + n_chunks - 1) / n_chunks;
-    return (even + f->n_blocks - 1) / f->n_blocks * f->n_blocks;
-}
-
-static void linear_integer(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
-    if (r->n_rows <= CPU_FEW && r->k->gemm_packed != NULL) {
-        linear_packed(r, j);
-        return;
-    }
-    uint32_t n_blocks = j->w->cols / CPU_BLOCK, n_rows = job_rows(j);
-    uint32_t chunk = chunk_of(j->w->format, n_blocks);
-    memset(s->acc, 0, (size_t)(j->end - j->first) * CPU_PAIR * sizeof(float));
-    for (uint32_t b = 0; b < n_blocks; b += chunk)
-        linear_chunk(r, j, b, n_blocks - b < chunk ? n_blocks - b : chunk, s);
-    for (uint32_t t = j->first; t < j->end; t++)
-        memcpy(value_row(r, j->out, t) + j->panel * CPU_PANEL,
-               s->acc + (size_t)(t - j->first) * CPU_PAIR, n_rows * sizeof(float));
-}
-
-/* A panel in f32, [cols][16]: where it lies, or in scratch. */
-static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t panel,
-                              cpu_scratch *s) {
-    const void *packed = w->packed + panel * w->panel_bytes;
-    size_t n = (size_t)w->cols * CPU_PANEL;
-    uint32_t n_blocks = w->cols / CPU_BLOCK;
-    if (w->format != NULL) {
-        for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
-            uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
-            const uint8_t *at = panel_at(w, panel, b);
-            r->k->unpack(w->format, at, count, at, s->blocks);
-            r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
-        }
-    } else if (w->type == QUANT_F16) {
-        r->k->widen_f16(packed, s->panel, n);
-    } else if (w->type == QUANT_BF16) {
-        r->k->widen_bf16(packed, s->panel, n);
-    } else {
-        return packed;
-    }
-    return s->panel;
-}
-
-static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
-    uint32_t n_rows = job_rows(j);
-    for (uint32_t p = 0; p < j->n_panels; p++)
-        r->k->fgemm(&(cpu_fgemm_args){
-            .w = panel_f32(r, j->w, j->panel + p, s),
-            .x = value_row(r, j->in, j->first),
-            .ldx = r->c->values[j->in].ld,
-            .cols = j->w->cols,
-            .n = j->end - j->first,
-            .out = value_row(r, j->out, j->first) + (size_t)(j->panel + p) * CPU_PANEL,
-            .ld = r->c->values[j->out].ld,
-            .n_rows = n_rows - p * CPU_PANEL < CPU_PANEL ? n_rows - p * CPU_PANEL : CPU_PANEL});
-}
-
-static void run_panels(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
-    if (is_integer(r, j->w))
-        linear_integer(r, j, s);
-    else
-        linear_float(r, j, s);
-    if (j->bias == NULL) return;
-    uint32_t row = j->panel * CPU_PANEL;
-    for (uint32_t t = j->first; t < j->end; t++) {
-        float *out = value_row(r, j->out, t) + row;
-        r->k->add(out, j->bias->vector + row, out, job_rows(j));
-    }
-}
-
-static void run_linear(cpu_run *r, const cpu_step *step, int member) {
-    const dev_op *op = &r->c->ops[step->first_op].op;
-    linear_shape shapes[DEV_MAX_FANOUT];
-    uint32_t total = 0;
-    for (int i = 0; i < op->n_weights; i++) {
-        shapes[i] = shape_of(r, op->w[i]);
-        total += shapes[i].n_chunks;
-    }
-    team_cursor work = cpu_step_work(r, step, member, total);
-    for (uint32_t chunk; team_next(&work, &chunk);) {
-        int i = 0;
-        while (chunk >= shapes[i].n_chunks) chunk -= shapes[i++].n_chunks;
-        const linear_shape *s = &shapes[i];
-        uint32_t first = chunk / s->n_groups * s->block, panel = chunk % s->n_groups * s->group;
-        panel_job job = {.w = op->w[i], .bias = op->bias[i], .in = op->in[0], .out = op->out[i]};
-        job.first = first;
-        job.end = first + s->block < r->n_rows ? first + s->block : r->n_rows;
-        uint32_t last = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
-        job.end_panel = last;
-        for (; panel < last; panel += job.n_panels) {
-            job.panel = panel;
-            job.n_panels = panel + 1 < last ? 2 : 1;
-            run_panels(r, &job, &r->c->scratch[member]);
-        }
-    }
-}
-
 /* The walk ------------------------------------------------------------------------------------- */
 
 static void run_member(void *context, int member, int n_members) {
@@ -319,10 +139,10 @@ static void run_member(void *context, int member, int n_members) {
         const dev_op *op = &r->c->ops[step->first_op].op;
         switch (step->kind) {
         case CPU_STEP_ROWS: run_rows(r, step, member); break;
-        case CPU_STEP_LINEAR: run_linear(r, step, member); break;
+        case CPU_STEP_LINEAR: cpu_linear_run(r, step, member); break;
         case CPU_STEP_ATTENTION:
-            cpu_attention_run(r, step, member, value_row(r, op->in[0], 0),
-                              value_row(r, op->out[0], 0));
+            cpu_attention_run(r, step, member, cpu_value_row(r, op->in[0], 0),
+                              cpu_value_row(r, op->out[0], 0));
             break;
         }
     }

@@ -1,4 +1,4 @@
-/* device/cpu/run: one walk of the team over steps; shared by run.c and attention.c. */
+/* device/cpu/run: one walk of the team over steps; shared by run.c, linear.c and attention.c. */
 #ifndef RIDGE_DEVICE_CPU_RUN_H
 #define RIDGE_DEVICE_CPU_RUN_H
 
@@ -17,8 +17,12 @@ typedef struct {
     const uint32_t *gather; /* head: [n_rows] rows of the batch */
 } cpu_run;
 
+/* Row of a value; of the caller's logits where the value is those. */
+float *cpu_value_row(const cpu_run *r, dev_value v, uint32_t row);
 /* The member's work on a step of n_chunks; what the step before took is known then. */
 team_cursor cpu_step_work(cpu_run *r, const cpu_step *step, int member, uint32_t n_chunks);
+/* One member's share of a product. */
+void cpu_linear_run(cpu_run *r, const cpu_step *step, int member);
 /* For a new batch: which sequences are split over spans. */
 void cpu_attention_plan(dev_compiled *c);
 /* One member's share; q and out are [n_tokens, n_heads * head_dim] at the strides of their values.

@@ -1,0 +1,217 @@
+/* device/cpu/linear: how a product of activations and weights is shared out. The arithmetic is
+ * kernels->gemm, gemm_packed and fgemm.
+ *
+ * A chunk of work is a block of tokens times a group of panels of one weight; a member takes its
+ * panels two by two. Few tokens read a panel straight from its packed form; for more, chunks of K
+ * of two panels are unpacked into the first-level cache. Sums are made in scratch, then stored: as
+ * they are, or, where the next product is all that reads them, through the activation and
+ * quantised for it (two panels are 32 rows: one block).
+ */
+#include <string.h>
+
+#include "device/cpu/run.h"
+
+/* The chunks of one weight of a linear: token blocks x groups of panels. */
+typedef struct {
+    uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
+} linear_shape;
+
+typedef struct {
+    const cpu_op *op;
+    int weight;
+    uint32_t panel, n_panels; /* one, or two that are next to each other */
+    uint32_t end_panel;       /* of this member's chunk of work */
+    uint32_t first, end;      /* tokens [first, end) */
+} panel_job;
+
+static bool is_integer(const cpu_run *r, const dev_weight *w) {
+    return w->format != NULL && !r->c->device->precise;
+}
+
+static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
+    linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
+    s.block = is_integer(r, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
+    s.n_blocks = (r->n_rows + s.block - 1) / s.block;
+    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
+    s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
+    s.n_groups = (s.n_panels + s.group - 1) / s.group;
+    s.n_chunks = s.n_groups * s.n_blocks;
+    return s;
+}
+
+/* Integer -------------------------------------------------------------------------------------- */
+
+/* Where block b of a panel lies, b a multiple of its superblock. */
+static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) {
+    return w->packed + panel * w->panel_bytes +
+           b / w->format->n_blocks * cpu_super_bytes(w->format);
+}
+
+static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w, float *acc) {
+    for (uint32_t p = 0; p < j->n_panels; p++)
+        r->k->gemm_packed(&(cpu_packed_args){.format = w->format,
+                                             .panel = panel_at(w, j->panel + p, 0),
+                                             .x = r->c->x[j->op->x_in],
+                                             .n_blocks = w->cols / CPU_BLOCK,
+                                             .width = r->n_rows,
+                                             .acc = acc + (size_t)p * CPU_PANEL});
+}
+
+/* Blocks [b, b + n) of the panels of a job times its tokens, added to acc. */
+static void add_chunk(const cpu_run *r, const panel_job *j, const dev_weight *w, uint32_t b,
+                      uint32_t n, cpu_ublock *blocks, float *acc) {
+    uint32_t n_blocks = w->cols / CPU_BLOCK;
+    for (uint32_t p = 0; p < j->n_panels; p++) {
+        uint32_t panel = j->panel + p, ahead = panel + 2;
+        const uint8_t *at = panel_at(w, panel, b), *next = at;
+        if (b + n < n_blocks)
+            next = panel_at(w, panel, b + n);
+        else if (ahead < j->end_panel)
+            next = panel_at(w, ahead, 0);
+        r->k->unpack(w->format, at, n, next, blocks + (size_t)p * CPU_K_BLOCKS);
+    }
+    for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
+        uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
+        const cpu_xblock *x = r->c->x[j->op->x_in] + (size_t)t * n_blocks + (size_t)b * width;
+        r->k->gemm(&(cpu_gemm_args){.format = w->format,
+                                    .w = blocks,
+                                    .x = x,
+                                    .n_panels = j->n_panels,
+                                    .n_blocks = n,
+                                    .width = width,
+                                    .acc = acc + (size_t)(t - j->first) * CPU_PAIR});
+    }
+}
+
+/* Blocks of K at a time: as even as whole superblocks allow. */
+static uint32_t chunk_of(const cpu_format *f, uint32_t n_blocks) {
+    uint32_t n_chunks = (n_blocks + CPU_K_BLOCKS - 1) / CPU_K_BLOCKS;
+    uint32_t even = (n_blocks + n_chunks - 1) / n_chunks;
+    return (even + f->n_blocks - 1) / f->n_blocks * f->n_blocks;
+}
+
+/* acc [tokens of the job][CPU_PAIR] = the job's tokens times its panels of w. */
+static void sum_panels(const cpu_run *r, const panel_job *j, const dev_weight *w,
+                       cpu_ublock *blocks, float *acc) {
+    if (r->n_rows <= CPU_FEW && r->k->gemm_packed != NULL) {
+        sum_packed(r, j, w, acc);
+        return;
+    }
+    uint32_t n_blocks = w->cols / CPU_BLOCK, chunk = chunk_of(w->format, n_blocks);
+    memset(acc, 0, (size_t)(j->end - j->first) * CPU_PAIR * sizeof(float));
+    for (uint32_t b = 0; b < n_blocks; b += chunk)
+        add_chunk(r, j, w, b, n_blocks - b < chunk ? n_blocks - b : chunk, blocks, acc);
+}
+
+static void linear_integer(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    const dev_weight *w = j->op->op.w[j->weight], *bias = j->op->op.bias[j->weight];
+    dev_value out = j->op->op.out[j->weight];
+    uint32_t row = j->panel * CPU_PANEL, left = w->rows - row;
+    sum_panels(r, j, w, s->blocks, s->acc[0]);
+    r->k->store_sums(s->acc[0], bias != NULL ? bias->vector + row : NULL, j->end - j->first,
+                     left < j->n_panels * CPU_PANEL ? left : j->n_panels * CPU_PANEL,
+                     cpu_value_row(r, out, j->first) + row, r->c->values[out].ld);
+}
+
+/* Gate and up together; the rows of two panels become one block of the next product's input. */
+static void linear_glu(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    const dev_op *op = &j->op->op;
+    uint32_t row = j->panel * CPU_PANEL, n_blocks = op->w[0]->rows / CPU_BLOCK;
+    for (int i = 0; i < 2; i++) {
+        sum_panels(r, j, op->w[i], s->blocks, s->acc[i]);
+        for (uint32_t t = 0; t < j->end - j->first && op->bias[i] != NULL; t++) {
+            float *sum = s->acc[i] + (size_t)t * CPU_PAIR;
+            r->k->add(sum, op->bias[i]->vector + row, sum, CPU_PAIR);
+        }
+    }
+    r->k->glu(s->acc[0], s->acc[1], s->acc[0], (j->end - j->first) * CPU_PAIR, op->activation);
+    for (uint32_t t = j->first; t < j->end; t++) {
+        uint32_t tile = t / CPU_TILE * CPU_TILE;
+        uint32_t width = r->n_rows - tile < CPU_TILE ? r->n_rows - tile : CPU_TILE;
+        cpu_xblock *x = r->c->x[1 - j->op->x_in] + (size_t)tile * n_blocks;
+        r->k->quantize(s->acc[0] + (size_t)(t - j->first) * CPU_PAIR, CPU_BLOCK,
+                       x + (size_t)(row / CPU_BLOCK) * width + (t - tile), width);
+    }
+}
+
+/* Float ---------------------------------------------------------------------------------------- */
+
+/* A panel in f32, [cols][16]: where it lies, or in scratch. */
+static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t panel,
+                              cpu_scratch *s) {
+    const void *packed = w->packed + panel * w->panel_bytes;
+    size_t n = (size_t)w->cols * CPU_PANEL;
+    uint32_t n_blocks = w->cols / CPU_BLOCK;
+    if (w->format != NULL) {
+        for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
+            uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
+            const uint8_t *at = panel_at(w, panel, b);
+            r->k->unpack(w->format, at, count, at, s->blocks);
+            r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
+        }
+    } else if (w->type == QUANT_F16) {
+        r->k->widen_f16(packed, s->panel, n);
+    } else if (w->type == QUANT_BF16) {
+        r->k->widen_bf16(packed, s->panel, n);
+    } else {
+        return packed;
+    }
+    return s->panel;
+}
+
+static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
+    const dev_op *op = &j->op->op;
+    const dev_weight *w = op->w[j->weight], *bias = op->bias[j->weight];
+    dev_value out = op->out[j->weight];
+    for (uint32_t p = j->panel; p < j->panel + j->n_panels; p++) {
+        uint32_t row = p * CPU_PANEL, left = w->rows - row;
+        cpu_fgemm_args a = {.w = panel_f32(r, w, p, s),
+                            .x = cpu_value_row(r, op->in[0], j->first),
+                            .ldx = r->c->values[op->in[0]].ld,
+                            .cols = w->cols,
+                            .n = j->end - j->first,
+                            .out = cpu_value_row(r, out, j->first) + row,
+                            .ld = r->c->values[out].ld,
+                            .n_rows = left < CPU_PANEL ? left : CPU_PANEL};
+        r->k->fgemm(&a);
+        for (uint32_t t = 0; t < a.n && bias != NULL; t++)
+            r->k->add(a.out + t * a.ld, bias->vector + row, a.out + t * a.ld, a.n_rows);
+    }
+}
+
+/* Sharing out ---------------------------------------------------------------------------------- */
+
+static void run_chunk(const cpu_run *r, const linear_shape *s, panel_job *j, uint32_t chunk,
+                      cpu_scratch *scratch) {
+    const dev_weight *w = j->op->op.w[j->weight];
+    uint32_t panel = chunk % s->n_groups * s->group;
+    j->first = chunk / s->n_groups * s->block;
+    j->end = j->first + s->block < r->n_rows ? j->first + s->block : r->n_rows;
+    j->end_panel = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
+    for (j->panel = panel; j->panel < j->end_panel; j->panel += j->n_panels) {
+        j->n_panels = j->panel + 1 < j->end_panel ? 2 : 1;
+        if (j->op->glu)
+            linear_glu(r, j, scratch);
+        else if (is_integer(r, w))
+            linear_integer(r, j, scratch);
+        else
+            linear_float(r, j, scratch);
+    }
+}
+
+void cpu_linear_run(cpu_run *r, const cpu_step *step, int member) {
+    const cpu_op *op = &r->c->ops[step->first_op];
+    linear_shape shapes[DEV_MAX_FANOUT];
+    int n_weights = op->glu ? 1 : op->op.n_weights; /* gate and up are shared out as one */
+    uint32_t total = 0;
+    for (int i = 0; i < n_weights; i++) {
+        shapes[i] = shape_of(r, op->op.w[i]);
+        total += shapes[i].n_chunks;
+    }
+    team_cursor work = cpu_step_work(r, step, member, total);
+    for (uint32_t chunk; team_next(&work, &chunk);) {
+        panel_job job = {.op = op};
+        while (chunk >= shapes[job.weight].n_chunks) chunk -= shapes[job.weight++].n_chunks;
+        run_chunk(r, &shapes[job.weight], &job, chunk, &r->c->scratch[member]);
+    }
+}
