@@ -94,6 +94,13 @@ typedef struct {
     float s[2][CPU_PANEL], m[2][CPU_PANEL];        /* per half; [0] alone unless format->halves */
 } cpu_ublock;
 
+/* What is needed next, of two panels: the kernel asks for `bytes` of each per block of K that it
+ * works on, up to end, so that memory is never idle. */
+typedef struct {
+    const uint8_t *at[2], *end[2];
+    uint32_t bytes; /* a multiple of 64 */
+} cpu_fetch;
+
 /* Up to CPU_TILE tokens times one or two panels, over up to CPU_K_BLOCKS blocks of K: acc += w x.
  * The sums go on from chunk to chunk of K, in the one order. */
 typedef struct {
@@ -102,6 +109,7 @@ typedef struct {
     const cpu_xblock *x; /* [n_blocks][width] */
     uint32_t n_panels, n_blocks, width;
     float *acc; /* [width][CPU_PAIR], 64-byte aligned */
+    cpu_fetch *fetch;
 } cpu_gemm_args;
 
 /* Up to CPU_FEW tokens times one packed panel. */
@@ -140,9 +148,7 @@ typedef struct {
 typedef struct {
     const char *isa;
     /* linear, integer */
-    /* next: what is unpacked after this, fetched meanwhile */
-    void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                   const uint8_t *next, cpu_ublock *out);
+    void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
     void (*gemm)(const cpu_gemm_args *a);
     /* NULL: unpack, then gemm. */
     void (*gemm_packed)(const cpu_packed_args *a);

@@ -57,19 +57,28 @@ static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w
                                              .acc = acc + (size_t)p * CPU_PANEL});
 }
 
+/* The chunk after blocks [b, b + n): of the same panels, or the first of the next two. */
+static cpu_fetch next_chunk(const panel_job *j, const dev_weight *w, uint32_t b, uint32_t n) {
+    uint32_t n_blocks = w->cols / CPU_BLOCK, n_tiles = (j->end - j->first + 5) / 6;
+    size_t bytes = n / w->format->n_blocks * cpu_super_bytes(w->format);
+    cpu_fetch f = {.bytes = (uint32_t)(bytes / (n * n_tiles) + 63) & ~63u};
+    for (uint32_t p = 0; p < 2; p++) {
+        bool last = b + n >= n_blocks;
+        uint32_t panel = j->panel + p + (last ? j->n_panels : 0);
+        if (panel >= j->end_panel || p >= j->n_panels) continue;
+        f.at[p] = panel_at(w, panel, last ? 0 : b + n);
+        f.end[p] = f.at[p] + bytes;
+    }
+    return f;
+}
+
 /* Blocks [b, b + n) of the panels of a job times its tokens, added to acc. */
 static void add_chunk(const cpu_run *r, const panel_job *j, const dev_weight *w, uint32_t b,
                       uint32_t n, cpu_ublock *blocks, float *acc) {
     uint32_t n_blocks = w->cols / CPU_BLOCK;
-    for (uint32_t p = 0; p < j->n_panels; p++) {
-        uint32_t panel = j->panel + p, ahead = panel + 2;
-        const uint8_t *at = panel_at(w, panel, b), *next = at;
-        if (b + n < n_blocks)
-            next = panel_at(w, panel, b + n);
-        else if (ahead < j->end_panel)
-            next = panel_at(w, ahead, 0);
-        r->k->unpack(w->format, at, n, next, blocks + (size_t)p * CPU_K_BLOCKS);
-    }
+    cpu_fetch fetch = next_chunk(j, w, b, n);
+    for (uint32_t p = 0; p < j->n_panels; p++)
+        r->k->unpack(w->format, panel_at(w, j->panel + p, b), n, blocks + (size_t)p * CPU_K_BLOCKS);
     for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
         uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
         const cpu_xblock *x = r->c->x[j->op->x_in] + (size_t)t * n_blocks + (size_t)b * width;
@@ -79,7 +88,8 @@ static void add_chunk(const cpu_run *r, const panel_job *j, const dev_weight *w,
                                     .n_panels = j->n_panels,
                                     .n_blocks = n,
                                     .width = width,
-                                    .acc = acc + (size_t)(t - j->first) * CPU_PAIR});
+                                    .acc = acc + (size_t)(t - j->first) * CPU_PAIR,
+                                    .fetch = &fetch});
     }
 }
 
@@ -145,8 +155,7 @@ static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t pa
     if (w->format != NULL) {
         for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
             uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
-            const uint8_t *at = panel_at(w, panel, b);
-            r->k->unpack(w->format, at, count, at, s->blocks);
+            r->k->unpack(w->format, panel_at(w, panel, b), count, s->blocks);
             r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
         }
     } else if (w->type == QUANT_F16) {

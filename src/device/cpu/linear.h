@@ -9,15 +9,14 @@ void cpu_unpack_scales(const cpu_format *f, const uint8_t *head, const uint8_t *
                        cpu_ublock *out);
 
 void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                         const uint8_t *next, cpu_ublock *out);
+                         cpu_ublock *out);
 void cpu_gemm_portable(const cpu_gemm_args *a);
 
-void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                     const uint8_t *next, cpu_ublock *out);
+void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
 void cpu_gemm_avx2(const cpu_gemm_args *a);
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                       const uint8_t *next, cpu_ublock *out);
+                       cpu_ublock *out);
 void cpu_gemm_avx512(const cpu_gemm_args *a);
 void cpu_gemm_packed_avx512(const cpu_packed_args *a);
 

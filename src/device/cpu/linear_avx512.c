@@ -113,17 +113,13 @@ INLINE bool has_min(cpu_scaling s) {
 /* Unpacking ------------------------------------------------------------------------------------ */
 
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
-                         const uint8_t *panel, uint32_t n_blocks, const uint8_t *next,
-                         cpu_ublock *out) {
+                         const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out) {
     const uint8_t *head = panel, *at = panel + f->head_bytes;
-    const uint32_t step = f->quant_bytes + f->sub_bytes + f->head_bytes / f->n_blocks;
     for (uint32_t b = 0; b < n_blocks; b++, out++) {
         if (b > 0 && b % f->n_blocks == 0) {
             head = at;
             at += f->head_bytes;
         }
-        for (uint32_t i = 0; i < step; i += 64) _mm_prefetch((const char *)next + i, _MM_HINT_T0);
-        next += step;
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++)
             _mm512_storeu_si512(out->q + quad * 64, quants(planes, at, quad));
@@ -257,10 +253,10 @@ INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, int shift,
     X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF, 5)
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                       const uint8_t *next, cpu_ublock *out) {
+                       cpu_ublock *out) {
     switch (f->type) {
 #define X(type, planes, scaling, shift)                                                            \
-    case type: unpack_panel(planes, scaling, f, panel, n_blocks, next, out); break;
+    case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
         EACH_FORMAT(X)
 #undef X
     default: ridge_assert(f->type == QUANT_Q4_0);
@@ -297,6 +293,12 @@ INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n
     }
 }
 
+INLINE void fetch_next(cpu_fetch *f) {
+    for (int p = 0; p < 2; p++)
+        for (uint32_t i = 0; i < f->bytes && f->at[p] < f->end[p]; i += 64, f->at[p] += 64)
+            _mm_prefetch((const char *)f->at[p], _MM_HINT_T1);
+}
+
 /* T tokens of the tile from token t0 on, times P panels; T and P are constants with T * P <= 12:
  * so many integer and so many float accumulators. */
 INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool halves, bool min) {
@@ -309,6 +311,7 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
     for (int i = 0; i < T * P; i++)
         acc[i / P][i % P] = _mm512_load_ps(out + i / P * CPU_PAIR + i % P * CPU_PANEL);
     for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
+        fetch_next(a->fetch);
         for (int h = 0; h < 1 + halves; h++) {
             __m512i isum[6][2];
 #pragma GCC unroll 12

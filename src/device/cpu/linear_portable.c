@@ -67,8 +67,7 @@ void cpu_unpack_scales(const cpu_format *f, const uint8_t *head, const uint8_t *
 }
 
 void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                         const uint8_t *next, cpu_ublock *out) {
-    (void)next;
+                         cpu_ublock *out) {
     const uint8_t *head = panel, *at = panel + f->head_bytes;
     for (uint32_t b = 0; b < n_blocks; b++, out++) {
         if (b > 0 && b % f->n_blocks == 0) {
