@@ -519,6 +519,109 @@ static void test_attention(void **state) {
     check_case(wide, (attention_input){.lengths = {600}, .n_seqs = 1});
 }
 
+/* Values beyond f16 become infinite in the cache: who does not see such a token is not touched by
+ * it, whatever shares its step. */
+static void test_overflowed_values(void **state) {
+    (void)state;
+    enum { N = 90, FIRST = 61 };
+    attention_case a = {.n_heads = 6,
+                        .n_kv_heads = 2,
+                        .head_dim = 48,
+                        .block_size = 16,
+                        .n_rot = 0,
+                        .kv_type = DEV_KV_F16,
+                        .threads = 2};
+    const float inv_freq[] = {1};
+    attention_input in = {.lengths = {N}, .n_seqs = 1, .inv_freq = inv_freq};
+    size_t q_width = a.n_heads * a.head_dim, kv_width = a.n_kv_heads * a.head_dim;
+    float *parts[] = {random_floats(N * q_width), random_floats(N * kv_width),
+                      random_floats(N * kv_width)};
+    for (size_t i = FIRST * kv_width; i < N * kv_width; i++) parts[2][i] = 1e6f;
+    float *whole = mem_alloc(N * q_width * sizeof *whole), *single = mem_alloc(N * q_width * 4);
+    for (int k = 0; k < n_paths; k++)
+        for (a.window = 0; a.window <= 20; a.window += 20) {
+            a.isa = paths[k];
+            run_attention(&a, &in, parts, 0, whole);
+            run_attention(&a, &in, parts, 1, single);
+            for (size_t i = 0; i < FIRST * q_width; i++) assert_true(isfinite(whole[i]));
+            assert_memory_equal(whole, single, N * q_width * sizeof *whole);
+        }
+    for (int i = 0; i < 3; i++) mem_free(parts[i]);
+    mem_free(whole);
+    mem_free(single);
+}
+
+/* Gate and up -> act -> down, as one step or, where somebody else reads what lies between, as
+ * several: the same bits. */
+static void run_glu(const char *isa, int threads, bool separate, bool biased, uint32_t n,
+                    const float *x, uint8_t *const data[3], const float *bias, float *out) {
+    enum { IN = 64, HIDDEN = 96, OUT = 40 };
+    device *d = open_device(isa, threads, false);
+    dev_weight *w[] = {upload(d, QUANT_F32, x, n, IN), upload(d, QUANT_Q4_1, data[0], HIDDEN, IN),
+                       upload(d, QUANT_Q5_0, data[1], HIDDEN, IN),
+                       upload(d, QUANT_Q8_0, data[2], OUT, HIDDEN),
+                       upload(d, QUANT_F32, bias, 1, HIDDEN)};
+    dev_weight *b = biased ? w[4] : NULL;
+    dev_op ops[] = {{.kind = DEV_EMBED, .out = {0}, .w = {w[0]}, .scale = 1},
+                    {.kind = DEV_LINEAR,
+                     .in = {0},
+                     .out = {1, 2},
+                     .w = {w[1], w[2]},
+                     .bias = {b, b},
+                     .n_weights = 2},
+                    {.kind = DEV_GLU, .in = {1, 2}, .out = {3}, .activation = DEV_SILU},
+                    {.kind = DEV_LINEAR, .in = {3}, .out = {4}, .w = {w[3]}, .n_weights = 1},
+                    {.kind = DEV_ADD, .in = {1, 2}, .out = {5}},
+                    {.kind = DEV_GATHER, .in = {4}, .out = {6}}};
+    if (!separate) ops[4] = (dev_op){.kind = DEV_SCALE, .in = {4}, .out = {4}, .scale = 1};
+    uint32_t widths[] = {IN, HIDDEN, HIDDEN, HIDDEN, OUT, HIDDEN, OUT};
+    dev_program p = {
+        .ops = ops, .n_ops = 6, .head_start = 5, .widths = widths, .n_values = 7, .n_vocab = OUT};
+    dev_compiled *c = NULL;
+    ridge_error err = {0};
+    if (d->vtable->compile(d, &c, &p, n, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    int32_t tokens[256], positions[256], table[256] = {0};
+    for (uint32_t i = 0; i < n; i++) tokens[i] = positions[i] = (int32_t)i;
+    dev_seq seq = {.n_rows = n, .n_context = n, .blocks = {table}};
+    dev_batch batch = {
+        .n_tokens = n, .n_seqs = 1, .tokens = tokens, .positions = positions, .seqs = &seq};
+    if (d->vtable->submit(d, c, NULL, &batch, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    for (uint32_t r = 0; r < n; r++)
+        assert_int_equal(d->vtable->head(d, c, &r, 1, out + (size_t)r * OUT, &err), RIDGE_OK);
+    dev_profile_row rows[16];
+    size_t n_rows = d->vtable->profile(d, c, rows, 16), n_fused = 0;
+    for (size_t i = 0; i < n_rows; i++) n_fused += strstr(rows[i].name, ", glu") != NULL;
+    assert_int_equal(n_fused, separate ? 0 : 1);
+    d->vtable->compiled_free(d, c);
+    for (int i = 0; i < 5; i++) d->vtable->weight_free(d, w[i]);
+    d->vtable->destroy(d);
+}
+
+static void test_glu_fused_or_not(void **state) {
+    (void)state;
+    enum { N = 110, OUT = 40 };
+    const uint32_t sizes[] = {1, 2, 5, 6, 7, 12, 13, 97, N};
+    uint8_t *data[] = {random_weights(QUANT_Q4_1, 96 * 64), random_weights(QUANT_Q5_0, 96 * 64),
+                       random_weights(QUANT_Q8_0, OUT * 96)};
+    float *x = random_floats(N * 64), *bias = random_floats(96);
+    float *first = mem_alloc(N * OUT * sizeof *first), *again = mem_alloc(N * OUT * sizeof *again);
+    for (int biased = 0; biased < 2; biased++) {
+        run_glu(paths[0], 1, true, biased, N, x, data, bias, first);
+        for (int k = 0; k < n_paths; k++)
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                for (int separate = 0; separate < 2; separate++) {
+                    run_glu(paths[k], 1 + (int)i % 3, separate, biased, sizes[i], x, data, bias,
+                            again);
+                    assert_memory_equal(first, again, sizes[i] * OUT * sizeof *first);
+                }
+    }
+    for (int i = 0; i < 3; i++) mem_free(data[i]);
+    mem_free(x);
+    mem_free(bias);
+    mem_free(first);
+    mem_free(again);
+}
+
 static void test_errors(void **state) {
     (void)state;
     device *d = NULL;
@@ -543,10 +646,9 @@ int main(void) {
         d->vtable->destroy(d);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_extreme_blocks),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),           cmocka_unit_test(test_extreme_blocks),
+        cmocka_unit_test(test_attention),        cmocka_unit_test(test_overflowed_values),
+        cmocka_unit_test(test_glu_fused_or_not), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
