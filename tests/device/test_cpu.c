@@ -597,6 +597,33 @@ static void run_glu(const char *isa, int threads, bool separate, bool biased, ui
     d->vtable->destroy(d);
 }
 
+/* No number, but the same bits on every path. */
+static void test_infinite_activations(void **state) {
+    (void)state;
+    enum { ROWS = 23, COLS = 768, N = 3 };
+    float *x = random_floats(N * COLS);
+    x[5] = INFINITY;
+    x[COLS + 40] = -INFINITY;
+    x[2 * COLS + 700] = NAN;
+    float *first = mem_alloc(N * ROWS * sizeof *first), *again = mem_alloc(N * ROWS * 4);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (quant_block_values(types[i]) == 1) continue; /* no activation is quantised */
+        uint8_t *weights = random_weights(types[i], (size_t)ROWS * COLS);
+        product p = {
+            .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+        run_product(paths[0], 1, false, &p, N, first);
+        for (int k = 0; k < n_paths; k++) {
+            run_product(paths[k], 2, false, &p, k % 2 == 0 ? 1 : N, again);
+            for (int r = 0; r < N * ROWS; r++)
+                assert_true(isnan(first[r]) ? isnan(again[r]) : first[r] == again[r]);
+        }
+        mem_free(weights);
+    }
+    mem_free(x);
+    mem_free(first);
+    mem_free(again);
+}
+
 static void test_glu_fused_or_not(void **state) {
     (void)state;
     enum { N = 110, OUT = 40 };
@@ -646,9 +673,13 @@ int main(void) {
         d->vtable->destroy(d);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),           cmocka_unit_test(test_extreme_blocks),
-        cmocka_unit_test(test_attention),        cmocka_unit_test(test_overflowed_values),
-        cmocka_unit_test(test_glu_fused_or_not), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_extreme_blocks),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_overflowed_values),
+        cmocka_unit_test(test_infinite_activations),
+        cmocka_unit_test(test_glu_fused_or_not),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ SHAPE = {"block_count": 2, "embedding_length": 64, "attention.head_count": 4, "c
     ({"attention.head_count": 0}, [], "'llama.attention.head_count': 0"),
     ({"block_count": 2**31 - 1}, [], "'llama.block_count': 2147483647"),
     ({"embedding_length": 65}, [], "'llama.embedding_length': 65, not a multiple of the 4 heads"),
-    ({}, [("llama.attention.head_count_kv", I32, [1])], "'llama.attention.head_count_kv': 1 elements, expected 2"),
+    ({}, [("llama.attention.head_count_kv", I32, [1])], "'llama.attention.head_count_kv': 1 element, expected 2"),
     ({}, [("llama.attention.head_count_kv", I32, [1, -1])], "'llama.attention.head_count_kv': -1 in layer 1"),
     ({}, [("tokenizer.ggml.tokens", STRING, ["a", "b"]), ("tokenizer.ggml.eos_token_id", U32, 2)],
      "'tokenizer.ggml.eos_token_id': 2, expected at most 1"),

@@ -133,7 +133,7 @@ static ridge_status rope_table(compiler *k, const dev_op *op, uint32_t *index) {
 
 static bool is_integer(const compiler *k, const dev_op *op) {
     for (int i = 0; i < op->n_weights; i++)
-        if (op->w[i]->format == NULL) return false;
+        if (i == DEV_MAX_FANOUT || op->w[i] == NULL || op->w[i]->format == NULL) return false;
     return !k->c->device->precise;
 }
 
@@ -149,7 +149,7 @@ static size_t n_readers(const dev_program *p, size_t from, dev_value v) {
         const dev_op *op = &p->ops[i];
         bool two = op->kind == DEV_KV_WRITE || op->kind == DEV_GLU || op->kind == DEV_ADD;
         n += (op->kind != DEV_EMBED && op->in[0] == v) || (two && op->in[1] == v);
-        for (int j = 0; j < n_outputs(op); j++)
+        for (int j = 0; j < n_outputs(op) && j < DEV_MAX_FANOUT; j++)
             if (op->out[j] == v) return n;
     }
     return n;

@@ -60,10 +60,11 @@ static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w
 /* The chunk after blocks [b, b + n): of the same panels, or the first of the next two. */
 static cpu_fetch next_chunk(const panel_job *j, const dev_weight *w, uint32_t b, uint32_t n) {
     uint32_t n_blocks = w->cols / CPU_BLOCK, n_tiles = (j->end - j->first + 5) / 6;
-    size_t bytes = n / w->format->n_blocks * cpu_super_bytes(w->format);
+    bool last = b + n >= n_blocks;
+    uint32_t n_next = last || n_blocks - b - n > n ? n : n_blocks - b - n;
+    size_t bytes = n_next / w->format->n_blocks * cpu_super_bytes(w->format);
     cpu_fetch f = {.bytes = (uint32_t)(bytes / (n * n_tiles) + 63) & ~63u};
     for (uint32_t p = 0; p < 2; p++) {
-        bool last = b + n >= n_blocks;
         uint32_t panel = j->panel + p + (last ? j->n_panels : 0);
         if (panel >= j->end_panel || p >= j->n_panels) continue;
         f.at[p] = panel_at(w, panel, last ? 0 : b + n);

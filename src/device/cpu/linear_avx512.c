@@ -193,7 +193,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T
             left = f->n_blocks;
         }
         for (uint32_t i = 0; i < step + 32; i += 64)
-            _mm_prefetch((const char *)(at + AHEAD + i), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + AHEAD + i), _MM_HINT_T0);
         scales s = block_scales(scaling, head, at + f->quant_bytes);
         __m512i isum[2][CPU_FEW];
 #pragma GCC unroll 8

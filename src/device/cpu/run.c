@@ -224,6 +224,7 @@ static ridge_status check_seq(const dev_compiled *c, const dev_kv *kv, const dev
 
 ridge_status cpu_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
                         ridge_error *err) {
+    ((cpu_device *)d)->account = (dev_account){0};
     if (batch->n_tokens == 0 || batch->n_tokens > c->max_tokens || batch->n_seqs > batch->n_tokens)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "batch of %u tokens in %u sequences, at most %u",
                           batch->n_tokens, batch->n_seqs, c->max_tokens);
@@ -240,7 +241,6 @@ ridge_status cpu_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch 
     c->batch = *batch;
     c->kv = kv;
     cpu_attention_plan(c);
-    ((cpu_device *)d)->account = (dev_account){0};
     cpu_run r = {.steps = c->steps, .n_steps = c->head_step, .n_rows = batch->n_tokens};
     run_steps(c, &r);
     return RIDGE_OK;
