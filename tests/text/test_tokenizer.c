@@ -515,9 +515,13 @@ static void test_cost_is_linear(void **state) {
         tokenizer *t = open_file(path);
         if (t == NULL) skip();
         for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-            double one = seconds_of(t, units[i], 150000), two = seconds_of(t, units[i], 300000);
-            if (two > 3 * one + 0.02)
-                fail_msg("%s, '%s': %.3f s, twice as much %.3f s", names[k], units[i], one, two);
+            for (int attempt = 1;; attempt++) { /* a busy machine may spoil some */
+                double one = seconds_of(t, units[i], 150000), two = seconds_of(t, units[i], 300000);
+                if (two <= 3 * one + 0.02) break;
+                if (attempt == 8)
+                    fail_msg("%s, '%s': %.3f s, twice as much %.3f s", names[k], units[i], one,
+                             two);
+            }
         }
         tokenizer_close(t);
     }
@@ -555,10 +559,14 @@ static void test_rare_patterns_are_linear(void **state) {
         for (size_t i = 0; i < 2 * N; i++) s[i] = units[u][i % width];
         for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {
             const pretokenizer *p = pretokenizer_find(rare[i].name, strlen(rare[i].name));
-            double one = seconds_of_cutting(p, s, N), two = seconds_of_cutting(p, s, 2 * N);
-            if (two > 3 * one + 0.02)
-                fail_msg("%s, '%s': %.3f s, twice as much %.3f s", rare[i].name, units[u], one,
-                         two);
+            /* A busy machine may spoil a measurement, but not all of them. */
+            for (int attempt = 1;; attempt++) {
+                double one = seconds_of_cutting(p, s, N), two = seconds_of_cutting(p, s, 2 * N);
+                if (two <= 3 * one + 0.02) break;
+                if (attempt == 8)
+                    fail_msg("%s, '%s': %.3f s, twice as much %.3f s", rare[i].name, units[u], one,
+                             two);
+            }
         }
     }
     mem_free(s);
