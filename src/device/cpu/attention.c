@@ -159,8 +159,10 @@ static uint32_t seq_pieces(const cpu_run *r, const dev_op *op, uint32_t s, uint3
     return (j.end + CPU_SPAN - 1) / CPU_SPAN - *first_span;
 }
 
-void cpu_attention_run(cpu_run *r, const cpu_step *step, int member, const float *q, float *out) {
+void cpu_attention_run(cpu_run *r, const cpu_step *step, int member) {
     const dev_op *op = &r->c->ops[step->first_op].op;
+    const float *q = cpu_value_row(r, op->in[0], 0);
+    float *out = cpu_value_row(r, op->out[0], 0);
     size_t ldq = r->c->values[op->in[0]].ld, ldo = r->c->values[op->out[0]].ld;
     uint32_t total = 0, first_span = 0;
     for (uint32_t s = 0; s < r->c->batch.n_seqs; s++)

@@ -131,10 +131,11 @@ static ridge_status rope_table(compiler *k, const dev_op *op, uint32_t *index) {
     return RIDGE_OK;
 }
 
-static bool is_integer(const compiler *k, const dev_op *op) {
+static bool all_integer(const compiler *k, const dev_op *op) {
     for (int i = 0; i < op->n_weights; i++)
-        if (i == DEV_MAX_FANOUT || op->w[i] == NULL || op->w[i]->format == NULL) return false;
-    return !k->c->device->precise;
+        if (i == DEV_MAX_FANOUT || op->w[i] == NULL || !cpu_is_integer(k->c->device, op->w[i]))
+            return false;
+    return true;
 }
 
 static int n_outputs(const dev_op *op) {
@@ -164,7 +165,7 @@ static bool is_glu(const compiler *k, size_t i) {
     const dev_op *op = &p->ops[i], *glu = &p->ops[i + 1], *next = &p->ops[i + 2];
     return op->kind == DEV_LINEAR && glu->kind == DEV_GLU && next->kind == DEV_LINEAR &&
            op->n_weights == 2 && glu->in[0] == op->out[0] && glu->in[1] == op->out[1] &&
-           next->in[0] == glu->out[0] && is_integer(k, op) && is_integer(k, next) &&
+           next->in[0] == glu->out[0] && all_integer(k, op) && all_integer(k, next) &&
            op->w[0]->rows % CPU_BLOCK == 0 && n_readers(p, i + 1, op->out[0]) == 1 &&
            n_readers(p, i + 1, op->out[1]) == 1 && n_readers(p, i + 2, glu->out[0]) == 1;
 }
@@ -172,7 +173,7 @@ static bool is_glu(const compiler *k, size_t i) {
 static void push_linear(compiler *k, const dev_op *op, const dev_op *glu) {
     bool integer = false;
     for (int i = 0; i < op->n_weights; i++) {
-        integer |= op->w[i]->format != NULL && !k->c->device->precise;
+        integer |= cpu_is_integer(k->c->device, op->w[i]);
         if (op->w[i]->cols > k->c->max_cols) k->c->max_cols = op->w[i]->cols;
     }
     if (integer && k->quantized != op->in[0]) {
@@ -216,12 +217,10 @@ static ridge_status push_program_op(compiler *k, size_t at) {
     RIDGE_TRY(check_op(k, op));
     note_sizes(k->c, op);
     if (at > 0 && is_glu(k, at - 1)) return RIDGE_OK; /* the linear before it has done it */
-    if (op->kind == DEV_LINEAR && is_glu(k, at)) {
-        push_linear(k, op, op + 1);
-        return RIDGE_OK;
-    }
     if (op->kind == DEV_LINEAR) {
-        push_linear(k, op, NULL);
+        bool glu = is_glu(k, at);
+        push_linear(k, op, glu ? op + 1 : NULL);
+        if (glu) return RIDGE_OK; /* what it gives is the quantised input alone */
     } else if (op->kind == DEV_ATTENTION) {
         push_op(k, op->kind, CPU_STEP_ATTENTION)->op = *op;
         push_op(k, CPU_OP_MERGE, CPU_STEP_ROWS)->op = *op;

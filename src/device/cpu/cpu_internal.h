@@ -31,9 +31,8 @@
 #define CPU_TOKENS (8 * CPU_TILE) /* activations of so many stay in the second-level cache */
 #define CPU_FEW 6                 /* so few tokens go from the packed form at once */
 #define CPU_PAIR (2 * CPU_PANEL)
-#define CPU_K_BLOCKS                                                                               \
-    16               /* blocks of K of two panels that, unpacked, stay in the first-level cache */
-#define CPU_SPAN 256 /* context tokens of one attention partial */
+#define CPU_K_BLOCKS 16 /* of two panels so many, unpacked, stay in the first-level cache */
+#define CPU_SPAN 256    /* context tokens of one attention partial */
 
 /* How the planes of a block combine to the unsigned quants. Sizes for 16 rows x 32 values:
  * nibbles 256 bytes (register i: quad 2i low, quad 2i+1 high), pairs 128 (register i: quads
@@ -86,6 +85,11 @@ typedef struct {
     int32_t nsum, nsum_lo; /* -sum q over 32; over the first 16 */
     int8_t q[CPU_BLOCK];
 } cpu_xblock;
+
+/* -sum q of half h; of the whole block where there are no halves. */
+static inline int32_t cpu_half_nsum(const cpu_xblock *x, int h, bool halves) {
+    return !halves ? x->nsum : h == 0 ? x->nsum_lo : x->nsum - x->nsum_lo;
+}
 
 /* An unpacked block of a panel: for many tokens a chunk of a panel is unpacked once. m is negative
  * or 0. */
@@ -213,6 +217,11 @@ typedef struct {
     bool precise;
     dev_account account;
 } cpu_device;
+
+/* Is a product with w made of int8 activations? Else in f32. */
+static inline bool cpu_is_integer(const cpu_device *d, const dev_weight *w) {
+    return w->format != NULL && !d->precise;
+}
 
 /* kv.c */
 ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err);

@@ -24,13 +24,9 @@ typedef struct {
     uint32_t first, end;      /* tokens [first, end) */
 } panel_job;
 
-static bool is_integer(const cpu_run *r, const dev_weight *w) {
-    return w->format != NULL && !r->c->device->precise;
-}
-
 static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
     linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
-    s.block = is_integer(r, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
+    s.block = cpu_is_integer(r->c->device, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
     s.n_blocks = (r->n_rows + s.block - 1) / s.block;
     uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
     s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
@@ -48,13 +44,15 @@ static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) 
 }
 
 static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w, float *acc) {
+    uint32_t n_blocks = w->cols / CPU_BLOCK, width;
     for (uint32_t p = 0; p < j->n_panels; p++)
-        r->k->gemm_packed(&(cpu_packed_args){.format = w->format,
-                                             .panel = panel_at(w, j->panel + p, 0),
-                                             .x = r->c->x[j->op->x_in],
-                                             .n_blocks = w->cols / CPU_BLOCK,
-                                             .width = r->n_rows,
-                                             .acc = acc + (size_t)p * CPU_PANEL});
+        r->k->gemm_packed(
+            &(cpu_packed_args){.format = w->format,
+                               .panel = panel_at(w, j->panel + p, 0),
+                               .x = cpu_input_at(r, j->op->x_in, n_blocks, 0, 0, &width),
+                               .n_blocks = n_blocks,
+                               .width = width,
+                               .acc = acc + (size_t)p * CPU_PANEL});
 }
 
 /* The chunk after blocks [b, b + n): of the same panels, or the first of the next two. */
@@ -81,8 +79,8 @@ static void add_chunk(const cpu_run *r, const panel_job *j, const dev_weight *w,
     for (uint32_t p = 0; p < j->n_panels; p++)
         r->k->unpack(w->format, panel_at(w, j->panel + p, b), n, blocks + (size_t)p * CPU_K_BLOCKS);
     for (uint32_t t = j->first; t < j->end; t += CPU_TILE) {
-        uint32_t width = r->n_rows - t < CPU_TILE ? r->n_rows - t : CPU_TILE;
-        const cpu_xblock *x = r->c->x[j->op->x_in] + (size_t)t * n_blocks + (size_t)b * width;
+        uint32_t width;
+        const cpu_xblock *x = cpu_input_at(r, j->op->x_in, n_blocks, t, b, &width);
         r->k->gemm(&(cpu_gemm_args){.format = w->format,
                                     .w = blocks,
                                     .x = x,
@@ -127,21 +125,18 @@ static void linear_integer(const cpu_run *r, const panel_job *j, cpu_scratch *s)
 /* Gate and up together; the rows of two panels become one block of the next product's input. */
 static void linear_glu(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     const dev_op *op = &j->op->op;
-    uint32_t row = j->panel * CPU_PANEL, n_blocks = op->w[0]->rows / CPU_BLOCK;
+    uint32_t row = j->panel * CPU_PANEL, n = j->end - j->first, stride;
     for (int i = 0; i < 2; i++) {
         sum_panels(r, j, op->w[i], s->blocks, s->acc[i]);
-        for (uint32_t t = 0; t < j->end - j->first && op->bias[i] != NULL; t++) {
-            float *sum = s->acc[i] + (size_t)t * CPU_PAIR;
-            r->k->add(sum, op->bias[i]->vector + row, sum, CPU_PAIR);
-        }
+        if (op->bias[i] != NULL)
+            r->k->store_sums(s->acc[i], op->bias[i]->vector + row, n, CPU_PAIR, s->acc[i],
+                             CPU_PAIR);
     }
-    r->k->glu(s->acc[0], s->acc[1], s->acc[0], (j->end - j->first) * CPU_PAIR, op->activation);
-    for (uint32_t t = j->first; t < j->end; t++) {
-        uint32_t tile = t / CPU_TILE * CPU_TILE;
-        uint32_t width = r->n_rows - tile < CPU_TILE ? r->n_rows - tile : CPU_TILE;
-        cpu_xblock *x = r->c->x[1 - j->op->x_in] + (size_t)tile * n_blocks;
-        r->k->quantize(s->acc[0] + (size_t)(t - j->first) * CPU_PAIR, CPU_BLOCK,
-                       x + (size_t)(row / CPU_BLOCK) * width + (t - tile), width);
+    r->k->glu(s->acc[0], s->acc[1], s->acc[0], n * CPU_PAIR, op->activation);
+    for (uint32_t t = 0; t < n; t++) {
+        cpu_xblock *x = cpu_input_at(r, 1 - j->op->x_in, op->w[0]->rows / CPU_BLOCK, j->first + t,
+                                     row / CPU_BLOCK, &stride);
+        r->k->quantize(s->acc[0] + (size_t)t * CPU_PAIR, CPU_BLOCK, x, stride);
     }
 }
 
@@ -202,7 +197,7 @@ static void run_chunk(const cpu_run *r, const linear_shape *s, panel_job *j, uin
         j->n_panels = j->panel + 1 < j->end_panel ? 2 : 1;
         if (j->op->glu)
             linear_glu(r, j, scratch);
-        else if (is_integer(r, w))
+        else if (cpu_is_integer(r->c->device, w))
             linear_integer(r, j, scratch);
         else
             linear_float(r, j, scratch);

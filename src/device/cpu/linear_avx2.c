@@ -128,9 +128,7 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, 
             int32_t nsum[TOKENS];
 #pragma GCC unroll 4
             for (int t = 0; t < T; t++) {
-                nsum[t] = n_halves == 1 ? x[t].nsum
-                          : h == 0      ? x[t].nsum_lo
-                                        : x[t].nsum - x[t].nsum_lo;
+                nsum[t] = cpu_half_nsum(&x[t], h, f->halves);
                 isum[t] = _mm256_set1_epi32(zero * nsum[t]);
             }
             if (n_halves == 1)

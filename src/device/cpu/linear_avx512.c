@@ -153,14 +153,10 @@ INLINE __m512i four(const int8_t *x) {
     return _mm512_set1_epi32(v);
 }
 
-/* - sum q of half h (of the whole block where there are no halves). */
-INLINE int32_t half_nsum(const cpu_xblock *x, int h, bool halves) {
-    return !halves ? x->nsum : h == 0 ? x->nsum_lo : x->nsum - x->nsum_lo;
-}
-
-/* -zero * sum q, where the integer sum starts; shift < 0: zero is 0 */
-INLINE __m512i start(int32_t nsum, int shift) {
-    return shift < 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(nsum * (1 << shift));
+/* -zero * sum q, where the integer sum starts. Formats with a minimum have no zero. */
+INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m128i shift) {
+    if (min) return _mm512_setzero_si512();
+    return _mm512_sll_epi32(_mm512_set1_epi32(cpu_half_nsum(x, h, halves)), shift);
 }
 
 INLINE __m512 add_scaled(__m512 acc, __m512i isum, __m512 s, float d) {
@@ -168,17 +164,16 @@ INLINE __m512 add_scaled(__m512 acc, __m512i isum, __m512 s, float d) {
 }
 
 INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m512 m) {
-    float xsum = halves ? x->d * (float)-half_nsum(x, h, true) : x->xsum;
+    float xsum = halves ? x->d * (float)-cpu_half_nsum(x, h, true) : x->xsum;
     return _mm512_fmadd_ps(m, _mm512_set1_ps(xsum), acc);
 }
 
-/* Few tokens: straight from the packed form -----------------------------------------------------
- */
+/* Few tokens: straight from the packed form ---------------------------------------------------- */
 
 /* T tokens, a constant; quants go from memory to registers and are used T times. */
-INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T,
-                        const cpu_packed_args *a) {
+INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
+    const __m128i shift = _mm_cvtsi32_si128(f->zero_shift);
     const bool halves = has_halves(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
@@ -198,8 +193,8 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T
         __m512i isum[2][CPU_FEW];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            isum[0][t] = start(half_nsum(&x[t], 0, halves), shift);
-            isum[1][t] = halves ? start(half_nsum(&x[t], 1, true), shift) : _mm512_setzero_si512();
+            isum[0][t] = start(&x[t], 0, halves, has_min(scaling), shift);
+            isum[1][t] = start(&x[t], 1, true, has_min(scaling) || !halves, shift);
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
@@ -225,37 +220,36 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int shift, int T
     for (int t = 0; t < T; t++) _mm512_store_ps(a->acc + (size_t)t * CPU_PAIR, acc[t]);
 }
 
-INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, int shift,
-                          const cpu_packed_args *a) {
+INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     switch (a->width) {
-    case 1: packed_tile(planes, scaling, shift, 1, a); break;
-    case 2: packed_tile(planes, scaling, shift, 2, a); break;
-    case 3: packed_tile(planes, scaling, shift, 3, a); break;
-    case 4: packed_tile(planes, scaling, shift, 4, a); break;
-    case 5: packed_tile(planes, scaling, shift, 5, a); break;
-    case 6: packed_tile(planes, scaling, shift, 6, a); break;
+    case 1: packed_tile(planes, scaling, 1, a); break;
+    case 2: packed_tile(planes, scaling, 2, a); break;
+    case 3: packed_tile(planes, scaling, 3, a); break;
+    case 4: packed_tile(planes, scaling, 4, a); break;
+    case 5: packed_tile(planes, scaling, 5, a); break;
+    case 6: packed_tile(planes, scaling, 6, a); break;
     default: ridge_assert(a->width <= CPU_FEW);
     }
 }
 
 /* Both entries choose among the formats once per panel. */
 #define EACH_FORMAT(X)                                                                             \
-    X(QUANT_Q4_0, CPU_U4, CPU_SCALE, 3)                                                            \
-    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN, -1)                                                       \
-    X(QUANT_Q5_0, CPU_U5, CPU_SCALE, 4)                                                            \
-    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN, -1)                                                       \
-    X(QUANT_Q8_0, CPU_U8, CPU_SCALE, 7)                                                            \
-    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE, 7)                                                    \
-    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN, -1)                                                    \
-    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF, 2)                                                         \
-    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN, -1)                                                         \
-    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN, -1)                                                         \
-    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF, 5)
+    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
+    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
+    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
+    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
+    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
+    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
+    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out) {
     switch (f->type) {
-#define X(type, planes, scaling, shift)                                                            \
+#define X(type, planes, scaling)                                                                   \
     case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
         EACH_FORMAT(X)
 #undef X
@@ -265,16 +259,15 @@ void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blo
 
 void cpu_gemm_packed_avx512(const cpu_packed_args *a) {
     switch (a->format->type) {
-#define X(type, planes, scaling, shift)                                                            \
-    case type: packed_format(planes, scaling, shift, a); break;
+#define X(type, planes, scaling)                                                                   \
+    case type: packed_format(planes, scaling, a); break;
         EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
 }
 
-/* Many tokens: from unpacked panels -------------------------------------------------------------
- */
+/* Many tokens: from unpacked panels ------------------------------------------------------------ */
 
 /* Quads [first, first + n) of a block of P panels into isum. */
 INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n, int T, int P,
@@ -315,10 +308,8 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
         for (int h = 0; h < 1 + halves; h++) {
             __m512i isum[6][2];
 #pragma GCC unroll 12
-            for (int i = 0; i < T * P; i++) {
-                __m512i nsum = _mm512_set1_epi32(half_nsum(&x[i / P], h, halves));
-                isum[i / P][i % P] = min ? _mm512_setzero_si512() : _mm512_sll_epi32(nsum, shift);
-            }
+            for (int i = 0; i < T * P; i++)
+                isum[i / P][i % P] = start(&x[i / P], h, halves, min, shift);
             if (!halves)
                 add_quads(w, x, 0, 8, T, P, isum);
             else if (h == 0)

@@ -70,8 +70,8 @@ size_t cpu_profile(device *d, dev_compiled *c, dev_profile_row *out, size_t max)
             const dev_op *op = &c->ops[step->first_op].op;
             out[n] = (dev_profile_row){0};
             memcpy(out[n].name, name, sizeof name);
-            out[n++].integer = step->kind == CPU_STEP_LINEAR && op->w[0]->format != NULL &&
-                               !((const cpu_device *)d)->precise;
+            out[n++].integer =
+                step->kind == CPU_STEP_LINEAR && cpu_is_integer((const cpu_device *)d, op->w[0]);
         }
         if (at < n) {
             out[at].n += step->n_runs;

@@ -39,12 +39,17 @@ static void run_norm(const cpu_run *r, const dev_op *op, uint32_t row) {
         r->k->rms_norm(in + i, op->w[0]->vector, out + i, n, op->eps);
 }
 
-/* Token of tile `row / 12`, as cpu_xblock says. */
+cpu_xblock *cpu_input_at(const cpu_run *r, int input, uint32_t n_blocks, uint32_t row, uint32_t b,
+                         uint32_t *stride) {
+    uint32_t first = row / CPU_TILE * CPU_TILE, left = r->n_rows - first;
+    *stride = left < CPU_TILE ? left : CPU_TILE;
+    return r->c->x[input] + (size_t)first * n_blocks + (size_t)b * *stride + (row - first);
+}
+
 static void run_quantize(const cpu_run *r, const cpu_op *op, uint32_t row) {
-    uint32_t cols = value_width(r, op->op.in[0]), first = row / CPU_TILE * CPU_TILE;
-    uint32_t width = r->n_rows - first < CPU_TILE ? r->n_rows - first : CPU_TILE;
-    cpu_xblock *tile = r->c->x[op->x_in] + (size_t)first * (cols / CPU_BLOCK);
-    r->k->quantize(cpu_value_row(r, op->op.in[0], row), cols, tile + (row - first), width);
+    uint32_t cols = value_width(r, op->op.in[0]), stride;
+    cpu_xblock *x = cpu_input_at(r, op->x_in, cols / CPU_BLOCK, row, 0, &stride);
+    r->k->quantize(cpu_value_row(r, op->op.in[0], row), cols, x, stride);
 }
 
 /* Angles in double: at position 100,000 a float is off by 0.01. */
@@ -136,14 +141,10 @@ static void run_member(void *context, int member, int n_members) {
     (void)n_members;
     for (size_t i = 0; i < r->n_steps; i++) {
         const cpu_step *step = &r->steps[i];
-        const dev_op *op = &r->c->ops[step->first_op].op;
         switch (step->kind) {
         case CPU_STEP_ROWS: run_rows(r, step, member); break;
         case CPU_STEP_LINEAR: cpu_linear_run(r, step, member); break;
-        case CPU_STEP_ATTENTION:
-            cpu_attention_run(r, step, member, cpu_value_row(r, op->in[0], 0),
-                              cpu_value_row(r, op->out[0], 0));
-            break;
+        case CPU_STEP_ATTENTION: cpu_attention_run(r, step, member); break;
         }
     }
 }

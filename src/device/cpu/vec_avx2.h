@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "device/cpu/vec_x86.h"
+
 #define V_LANES 8
 #define V_QUERIES 4
 #define V_GROUPS 1
@@ -82,19 +84,10 @@ static inline vf v_load_byte(const uint8_t *p, int i) {
 }
 
 static inline float v_sum(vf a) {
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+    return x86_sum8(a);
 }
 static inline float v_max_lane(vf a) {
-    __m128 q = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
-}
-static inline int32_t v_sum_i8(const int8_t *p) {
-    __m128i biased = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(-128));
-    __m128i s = _mm_sad_epu8(biased, _mm_setzero_si128());
-    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+    return x86_max8(a);
 }
 
 #endif
