@@ -10,25 +10,19 @@
 #define NFC_SHRINK 4
 #define LONGEST_CHARACTER 4 /* what the unknown token stands for */
 
-static size_t longest_key(const tokenizer *t, bool *strips) {
-    size_t longest = LONGEST_CHARACTER;
+void min_tokens_prepare(tokenizer *t) {
+    t->bound = (token_bound){.longest = LONGEST_CHARACTER, .has_all_bytes = true};
     for (size_t i = 0; i < t->vocab.n; i++) {
         const vocab_token *token = &t->vocab.tokens[i];
-        if (token->key_len > longest) longest = token->key_len;
-        *strips |= token->strips_right;
+        if (token->key_len > t->bound.longest) t->bound.longest = token->key_len;
+        t->bound.strips |= token->strips_right;
     }
-    return longest;
-}
-
-static bool has_all_bytes(const tokenizer *t) {
-    for (int b = 0; b < 256; b++)
-        if (t->byte_id[b] == NO_TOKEN) return false;
-    return true;
+    for (int b = 0; b < 256; b++) t->bound.has_all_bytes &= t->byte_id[b] != NO_TOKEN;
 }
 
 size_t tokenizer_min_tokens(const tokenizer *t, const char *text, size_t n) {
-    bool strips = false, complete = has_all_bytes(t);
-    size_t longest = longest_key(t, &strips), counted = 0;
+    bool strips = t->bound.strips, complete = t->bound.has_all_bytes;
+    size_t longest = t->bound.longest, counted = 0;
     if (t->family != KIND_BPE && !complete && t->unknown == NO_TOKEN) return 0;
     if (t->family == KIND_BPE && t->nfc && !nfc_is_clean(text, n)) {
         if (!complete || strips) return 0;

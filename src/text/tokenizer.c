@@ -393,6 +393,7 @@ ridge_status tokenizer_open(tokenizer **out, const gguf *g, const log_sink *log,
         tokenizer_close(t);
         return status;
     }
+    min_tokens_prepare(t);
     *out = t;
     return RIDGE_OK;
 }

@@ -86,6 +86,12 @@ typedef struct {
     int32_t first[256];
 } special_trie;
 
+/* What min_tokens.c has to know of the vocabulary. */
+typedef struct {
+    size_t longest;             /* bytes of the longest key of all tokens */
+    bool strips, has_all_bytes; /* some token strips_right; every byte has a token */
+} token_bound;
+
 struct tokenizer {
     tokenizer_family family;
     char name[80]; /* for tokenizer_kind */
@@ -99,6 +105,7 @@ struct tokenizer {
     bool always_bos; /* whatever the file says: gemma4's say otherwise and are wrong */
     int32_t bos, eos, unknown;
     bool *eog; /* [vocab.n] */
+    token_bound bound;
 };
 
 /* One of the pieces that merging joins: a doubly linked list inside an array. */
@@ -151,6 +158,7 @@ bool spm_encode_piece(encoder *e, const char *s, size_t n);
 ridge_status bpe_load(tokenizer *t, const gguf *g, ridge_error *err) RIDGE_CHECKED;
 ridge_status spm_load(tokenizer *t, ridge_error *err) RIDGE_CHECKED;
 ridge_status spm_split_unused(tokenizer *t, ridge_error *err) RIDGE_CHECKED; /* after the ranks */
+void min_tokens_prepare(tokenizer *t);                                       /* last */
 int spm_byte_of(const char *s, size_t n); /* "<0x0A>" -> 10; -1: another text */
 const merge_slot *merge_find(const merge_table *m, int32_t left, int32_t right); /* NULL: none */
 

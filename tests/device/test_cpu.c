@@ -36,35 +36,40 @@ static void put_f16(uint8_t *p, float x) {
     memcpy(p, &h, 2);
 }
 
+/* The scales of a block of the file, where its type has them; of F32, F16 and BF16 the value. */
+static void put_scales(quant_type type, uint8_t *p, float scale, float min) {
+    uint32_t bits;
+    memcpy(&bits, &scale, 4);
+    switch (type) {
+    case QUANT_F32: memcpy(p, &scale, 4); break;
+    case QUANT_BF16: memcpy(p, (uint8_t *)&bits + 2, 2); break;
+    case QUANT_Q4_1:
+    case QUANT_Q5_1:
+    case QUANT_Q4_K:
+    case QUANT_Q5_K:
+        put_f16(p, scale);
+        put_f16(p + 2, min);
+        break;
+    case QUANT_Q2_K:
+        put_f16(p + 80, scale);
+        put_f16(p + 82, min);
+        break;
+    case QUANT_Q3_K: put_f16(p + 108, scale); break;
+    case QUANT_Q6_K: put_f16(p + 208, scale); break;
+    default: put_f16(p, scale); break;
+    }
+}
+
 /* Random blocks whose scales are ordinary numbers. */
 static uint8_t *random_weights(quant_type type, size_t n) {
     size_t block = quant_block_bytes(type), n_blocks = n / quant_block_values(type);
     uint8_t *data = mem_alloc(n_blocks * block);
     for (size_t i = 0; i < n_blocks * block; i++) data[i] = (uint8_t)random_u32();
     for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *p = data + b * block;
         float scale = 0.001f * (float)(1 + random_u32() % 20), x = random_float();
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        switch (type) {
-        case QUANT_F32: memcpy(p, &x, 4); break;
-        case QUANT_F16: put_f16(p, x); break;
-        case QUANT_BF16: memcpy(p, (uint8_t *)&bits + 2, 2); break;
-        case QUANT_Q4_1:
-        case QUANT_Q5_1:
-        case QUANT_Q4_K:
-        case QUANT_Q5_K:
-            put_f16(p, scale);
-            put_f16(p + 2, -8 * scale * random_float());
-            break;
-        case QUANT_Q2_K:
-            put_f16(p + 80, scale);
-            put_f16(p + 82, scale);
-            break;
-        case QUANT_Q3_K: put_f16(p + 108, scale); break;
-        case QUANT_Q6_K: put_f16(p + 208, scale * 0.1f); break;
-        default: put_f16(p, scale); break;
-        }
+        float min = type == QUANT_Q2_K ? scale : -8 * scale * random_float();
+        if (type == QUANT_Q6_K) scale *= 0.1f;
+        put_scales(type, data + b * block, quant_block_values(type) == 1 ? x : scale, min);
     }
     return data;
 }
@@ -218,29 +223,8 @@ static uint8_t *extreme_weights(quant_type type, size_t n) {
     size_t block = quant_block_bytes(type), n_blocks = n / quant_block_values(type);
     uint8_t *data = mem_alloc(n_blocks * block);
     for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *p = data + b * block;
-        float scale = scales[b % 5];
-        uint32_t bits;
-        memcpy(&bits, &scale, 4);
-        memset(p, bytes[b / 5 % 4], block);
-        switch (type) {
-        case QUANT_F32: memcpy(p, &scale, 4); break;
-        case QUANT_BF16: memcpy(p, (uint8_t *)&bits + 2, 2); break;
-        case QUANT_Q4_1:
-        case QUANT_Q5_1:
-        case QUANT_Q4_K:
-        case QUANT_Q5_K:
-            put_f16(p, scale);
-            put_f16(p + 2, scales[(b + 1) % 5]);
-            break;
-        case QUANT_Q2_K:
-            put_f16(p + 80, scale);
-            put_f16(p + 82, scales[(b + 1) % 5]);
-            break;
-        case QUANT_Q3_K: put_f16(p + 108, scale); break;
-        case QUANT_Q6_K: put_f16(p + 208, scale); break;
-        default: put_f16(p, scale); break;
-        }
+        memset(data + b * block, bytes[b / 5 % 4], block);
+        put_scales(type, data + b * block, scales[b % 5], scales[(b + 1) % 5]);
     }
     return data;
 }

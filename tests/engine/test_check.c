@@ -7,24 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "engine/engine_internal.h"
 #include "tiny_model.h"
-
-static char *path;
-
-static int setup(void **state) {
-    (void)state;
-    path = tiny_model_write("llama");
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    unlink(path);
-    mem_free(path);
-    return 0;
-}
 
 static void break_nothing(request *q) {
     (void)q;
@@ -59,7 +43,7 @@ static void child(void (*break_it)(request *q)) {
     static int32_t prompt[40] = {1, 2};
     engine *e = NULL;
     engine_params p = engine_params_default();
-    p.model_path = path;
+    p.model_path = tiny_llama_path;
     p.n_threads = 1;
     p.kv_cache_bytes = 8 << 20;
     p.checks = true;
@@ -113,5 +97,5 @@ static void test_what_is_broken_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_broken_is_seen)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, tiny_llama_setup, tiny_llama_teardown);
 }

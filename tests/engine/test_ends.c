@@ -4,21 +4,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "engine/engine.h"
 #include "tiny_model.h"
 
 #define BYTE(b) (3 + (b)) /* the token of one byte */
 #define REPLACEMENT "\xEF\xBF\xBD"
 
-static char *path;
 static engine *e;
 
 static int setup(void **state) {
-    (void)state;
-    path = tiny_model_write("llama");
+    tiny_llama_setup(state);
     engine_params p = engine_params_default();
-    p.model_path = path;
+    p.model_path = tiny_llama_path;
     p.n_threads = 1;
     p.kv_cache_bytes = 8 << 20;
     p.checks = true;
@@ -26,11 +23,8 @@ static int setup(void **state) {
 }
 
 static int teardown(void **state) {
-    (void)state;
     engine_close(e);
-    unlink(path);
-    mem_free(path);
-    return 0;
+    return tiny_llama_teardown(state);
 }
 
 /* A text of one token, over and over. */

@@ -34,21 +34,6 @@ typedef struct {
     uint32_t cancel_first_after; /* tokens of request 0; 0: never */
 } client;
 
-static char *path;
-
-static int setup(void **state) {
-    (void)state;
-    path = tiny_model_write("llama");
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    unlink(path);
-    mem_free(path);
-    return 0;
-}
-
 static void wait_readable(engine_loop *l) {
     struct pollfd p = {.fd = engine_loop_fd(l), .events = POLLIN};
     assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
@@ -95,7 +80,7 @@ static void take_until(client *c, int n_finished) {
 
 static engine_params small_params(void) {
     engine_params p = engine_params_default();
-    p.model_path = path;
+    p.model_path = tiny_llama_path;
     p.n_threads = 2;
     p.max_num_batched_tokens = 16;
     p.kv_cache_bytes = 32 << 20;
@@ -349,5 +334,5 @@ int main(void) {
         cmocka_unit_test(test_destroying_at_any_time),
         cmocka_unit_test(test_a_model_that_does_not_open),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, tiny_llama_setup, tiny_llama_teardown);
 }

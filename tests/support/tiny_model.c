@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/mem.h"
 #include "gguf_write.h"
 
 #define N_EMBD 64
@@ -144,4 +146,19 @@ char *tiny_model_write(const char *kind) {
     char *path = gguf_write_temp(&t.w);
     gguf_write_free(&t.w);
     return path;
+}
+
+char *tiny_llama_path;
+
+int tiny_llama_setup(void **state) {
+    (void)state;
+    tiny_llama_path = tiny_model_write("llama");
+    return 0;
+}
+
+int tiny_llama_teardown(void **state) {
+    (void)state;
+    unlink(tiny_llama_path);
+    mem_free(tiny_llama_path);
+    return 0;
 }

@@ -14,4 +14,9 @@ extern const char *const tiny_kinds[]; /* NULL-terminated */
 /* A new file of that kind in the temporary folder; owned (unlink, mem_free). */
 char *tiny_model_write(const char *kind);
 
+/* Set-up and teardown of a group of tests that share one of kind "llama". */
+extern char *tiny_llama_path;
+int tiny_llama_setup(void **state);
+int tiny_llama_teardown(void **state);
+
 #endif
