@@ -4,6 +4,8 @@
  * at a context of --prompt tokens, --gen steps; only steps in which every sequence decodes are
  * timed. Every figure is the median of --repeat runs. mbu counts the weights once per step, and the
  * KV that is read.
+ *
+ * With --profile or --svg each result keeps what the device says of its operations.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 #include "base/mem.h"
 #include "cli/engine_args.h"
 #include "cli/machine.h"
+#include "cli/roofline_svg.h"
 
 #define MAX_BATCHES 16
 #define MAX_REPEAT 101
@@ -22,10 +25,8 @@
 typedef struct {
     engine_args engine;
     uint64_t prompt, gen, repeat;
-    const char *batch_list;
+    const char *batch_list, *svg;
     bool json, profile;
-    dev_profile_row rows[MAX_ROWS]; /* of the last run */
-    size_t n_rows;
     uint32_t batches[MAX_BATCHES];
     size_t n_batches;
 } bench_args;
@@ -35,9 +36,13 @@ typedef struct {
     uint32_t batch;
     uint64_t tokens;
     double seconds, flops, bytes;
-    dev_profile_row *rows; /* [n_rows] of its last run */
+    dev_profile_row *rows; /* [n_rows], owned; NULL: not asked for */
     size_t n_rows;
 } bench_result;
+
+static bool wants_profile(const bench_args *a) {
+    return a->profile || a->svg != NULL;
+}
 
 static bool parse_batches(bench_args *a) {
     const char *p = a->batch_list;
@@ -95,38 +100,47 @@ static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, siz
     return RIDGE_OK;
 }
 
-static ridge_status run_prefill(engine *e, bench_args *a, bench_result *out, ridge_error *err) {
+/* What was counted until now is not the run's. */
+static void begin_count(engine *e) {
     engine_account account;
+    dev_profile_row row;
+    engine_account_take(e, &account);
+    engine_profile_take(e, &row, 1);
+}
+
+static void end_count(engine *e, bench_result *out) {
+    engine_account account;
+    engine_account_take(e, &account);
+    out->flops = account.flops;
+    out->bytes = account.weight_bytes + account.kv_bytes;
+    if (out->rows != NULL) out->n_rows = engine_profile_take(e, out->rows, MAX_ROWS);
+}
+
+static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *out,
+                                ridge_error *err) {
     size_t tokens, ended = 0;
     double seconds;
     RIDGE_TRY(submit_all(e, 1, a->prompt, 1, err));
-    engine_account_take(e, &account);
-    engine_profile_take(e, a->rows, MAX_ROWS);
-    *out = (bench_result){.batch = 1, .tokens = a->prompt};
+    begin_count(e);
+    out->tokens = a->prompt;
     while (ended == 0) {
         RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
         out->seconds += seconds;
     }
-    engine_account_take(e, &account);
-    a->n_rows = engine_profile_take(e, a->rows, MAX_ROWS);
-    out->flops = account.flops;
-    out->bytes = account.weight_bytes + account.kv_bytes;
+    end_count(e, out);
     return RIDGE_OK;
 }
 
-static ridge_status run_decode(engine *e, bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
                                ridge_error *err) {
-    engine_account account;
     size_t tokens, ended = 0, n_ended = 0;
     double seconds;
-    *out = (bench_result){.decode = true, .batch = batch};
     /* While the last prompts are still being computed the first sequences already answer: they need
      * tokens to spare, and what counts starts when all of them decode. */
     uint64_t slack = (uint64_t)batch * a->prompt / a->engine.max_num_batched_tokens + 2 + batch;
     RIDGE_TRY(submit_all(e, batch, a->prompt, a->gen + slack, err));
     for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
-    engine_account_take(e, &account);
-    engine_profile_take(e, a->rows, MAX_ROWS);
+    begin_count(e);
     for (uint64_t i = 0; i < a->gen; i++) {
         RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
         n_ended += ended;
@@ -136,10 +150,7 @@ static ridge_status run_decode(engine *e, bench_args *a, uint32_t batch, bench_r
         out->seconds += seconds;
         out->tokens += tokens;
     }
-    engine_account_take(e, &account);
-    a->n_rows = engine_profile_take(e, a->rows, MAX_ROWS);
-    out->flops = account.flops;
-    out->bytes = account.weight_bytes + account.kv_bytes;
+    end_count(e, out);
     while (n_ended < batch) {
         RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
         n_ended += ended;
@@ -152,26 +163,31 @@ static int by_seconds(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-static ridge_status keep_profile(const bench_args *a, bench_result *out, ridge_error *err) {
-    out->rows = mem_zalloc(MAX_ROWS, sizeof *out->rows);
-    if (out->rows == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "profile");
-    memcpy(out->rows, a->rows, sizeof a->rows);
-    out->n_rows = a->n_rows;
-    return RIDGE_OK;
+static ridge_status run_once(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+                             ridge_error *err) {
+    *out = (bench_result){.decode = batch > 0, .batch = batch > 0 ? batch : 1};
+    if (wants_profile(a)) {
+        out->rows = mem_zalloc(MAX_ROWS, sizeof *out->rows);
+        if (out->rows == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "profile");
+    }
+    return batch == 0 ? run_prefill(e, a, out, err) : run_decode(e, a, batch, out, err);
 }
 
 /* batch 0: prefill. The median of the repeats; one more run before them warms caches and clocks up.
  */
-static ridge_status run_median(engine *e, bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
                                ridge_error *err) {
-    bench_result runs[MAX_REPEAT + 1];
-    for (uint64_t i = 0; i <= a->repeat; i++) {
-        bench_result *r = &runs[i == 0 ? 0 : i - 1];
-        RIDGE_TRY(batch == 0 ? run_prefill(e, a, r, err) : run_decode(e, a, batch, r, err));
+    bench_result runs[MAX_REPEAT + 1] = {0};
+    ridge_status status = RIDGE_OK;
+    uint64_t n = 0, middle = 1 + a->repeat / 2;
+    while (n <= a->repeat && status == RIDGE_OK) status = run_once(e, a, batch, &runs[n++], err);
+    if (status == RIDGE_OK) {
+        qsort(runs + 1, a->repeat, sizeof *runs, by_seconds);
+        *out = runs[middle];
+        runs[middle].rows = NULL;
     }
-    qsort(runs, a->repeat, sizeof *runs, by_seconds);
-    *out = runs[a->repeat / 2];
-    return a->profile ? keep_profile(a, out, err) : RIDGE_OK;
+    for (uint64_t i = 0; i < n; i++) mem_free(runs[i].rows);
+    return status;
 }
 
 static void json_field(buf *b, const char *name, double value) {
@@ -179,20 +195,8 @@ static void json_field(buf *b, const char *name, double value) {
     buf_json_double(b, value);
 }
 
-/* Of the time that the slower of its two roofs asks for: how much of what it took. */
-static double of_roof(const dev_profile_row *row, const machine_peaks *peaks) {
-    double peak = row->integer ? peaks->int8_ops_per_s : peaks->f32_flops_per_s;
-    return roof_seconds(row->flops, peak, row->bytes, peaks->read_bytes_per_s) / row->seconds;
-}
-
-static double profile_seconds(const bench_result *r) {
-    double total = 0;
-    for (size_t i = 0; i < r->n_rows; i++) total += r->rows[i].seconds;
-    return total;
-}
-
 static void profile_json(buf *b, const bench_result *r, const machine_peaks *peaks) {
-    double total = profile_seconds(r);
+    double total = roofline_seconds(r->rows, r->n_rows);
     buf_puts(b, ",\"profile\":[");
     for (size_t i = 0; i < r->n_rows; i++) {
         const dev_profile_row *row = &r->rows[i];
@@ -204,14 +208,14 @@ static void profile_json(buf *b, const bench_result *r, const machine_peaks *pea
         json_field(b, "seconds", row->seconds);
         json_field(b, "bytes", row->bytes);
         json_field(b, "flops", row->flops);
-        json_field(b, "of_roof", of_roof(row, peaks));
+        json_field(b, "of_roof", roofline_reached(row, peaks));
         buf_puts(b, "}");
     }
     buf_puts(b, "]");
 }
 
 static void profile_table(const bench_result *r, const machine_peaks *peaks) {
-    double total = profile_seconds(r);
+    double total = roofline_seconds(r->rows, r->n_rows);
     printf("  %6s %9s %8s %8s %9s  %s\n", "share", "us each", "GB/s", "GFLOP/s", "of roof",
            "operation");
     for (size_t i = 0; i < r->n_rows; i++) {
@@ -219,7 +223,7 @@ static void profile_table(const bench_result *r, const machine_peaks *peaks) {
         printf("  %5.1f%% %9.1f", 100 * row->seconds / total, row->seconds / (double)row->n * 1e6);
         if (row->flops > 0)
             printf(" %8.1f %8.1f %8.1f%%", row->bytes / row->seconds / 1e9,
-                   row->flops / row->seconds / 1e9, 100 * of_roof(row, peaks));
+                   row->flops / row->seconds / 1e9, 100 * roofline_reached(row, peaks));
         else
             printf(" %8s %8s %9s", "", "", "");
         printf("  %s\n", row->name);
@@ -263,8 +267,8 @@ static void print_json(engine *e, const bench_args *a, const char *model,
     mem_free(name);
 }
 
-static void print_table(engine *e, const machine_peaks *peaks, const bench_result *results,
-                        size_t n) {
+static void print_table(engine *e, const bench_args *a, const machine_peaks *peaks,
+                        const bench_result *results, size_t n) {
     char *cpu = machine_cpu_name();
     printf("%s, %d thread%s, %s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n",
            cpu != NULL ? cpu : "", engine_n_threads(e), plural((uint64_t)engine_n_threads(e)),
@@ -278,9 +282,57 @@ static void print_table(engine *e, const machine_peaks *peaks, const bench_resul
                r->batch, (double)r->tokens / r->seconds, r->bytes / r->seconds / 1e9,
                r->flops / r->seconds / 1e9, 100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
                100 * r->flops / r->seconds / peaks->int8_ops_per_s);
-        if (r->n_rows > 0) profile_table(r, peaks);
+        if (a->profile) profile_table(r, peaks);
     }
     mem_free(cpu);
+}
+
+/* Before minutes of measuring. */
+static ridge_status check_writable(const char *path, ridge_error *err) {
+    FILE *f = fopen(path, "ae");
+    if (f != NULL) {
+        fclose(f);
+        return RIDGE_OK;
+    }
+    error_set_errno(err, RIDGE_EIO, "cannot write");
+    error_where(err, path);
+    return RIDGE_EIO;
+}
+
+static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
+                              const machine_peaks *peaks, const bench_result *results, size_t n,
+                              ridge_error *err) {
+    char *cpu = machine_cpu_name(), *name = cli_model_name(model), names[MAX_BATCHES + 1][32];
+    roofline_series series[MAX_BATCHES + 1];
+    buf title = {0}, subtitle = {0};
+    ridge_status status;
+    for (size_t i = 0; i < n; i++) {
+        const bench_result *r = &results[i];
+        if (r->decode)
+            snprintf(names[i], sizeof names[i], "decode x%u", r->batch);
+        else
+            snprintf(names[i], sizeof names[i], "prefill %llu", (unsigned long long)a->prompt);
+        series[i] = (roofline_series){names[i], r->rows, r->n_rows};
+    }
+    buf_printf(&title, "Roofline of %s: prefill and decode at a context of %llu tokens",
+               name != NULL ? name : "", (unsigned long long)a->prompt);
+    buf_printf(&subtitle, "%s, %d thread%s, %s", cpu != NULL ? cpu : "", engine_n_threads(e),
+               plural((uint64_t)engine_n_threads(e)), engine_isa(e));
+    if (title.failed || subtitle.failed)
+        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the picture's title");
+    else
+        status = roofline_svg_write(a->svg,
+                                    &(roofline){.title = title.data,
+                                                .subtitle = subtitle.data,
+                                                .peaks = *peaks,
+                                                .series = series,
+                                                .n_series = n},
+                                    err);
+    buf_free(&title);
+    buf_free(&subtitle);
+    mem_free(cpu);
+    mem_free(name);
+    return status;
 }
 
 /* The engine holds what the largest batch needs, and no more. */
@@ -302,6 +354,7 @@ int cmd_bench(int argc, char **argv) {
         {"repeat", CLI_UINT, &a.repeat, "runs, of which the median counts (default 3)"},
         {"profile", CLI_FLAG, &a.profile,
          "what each kind of operation takes, and how far from its roof"},
+        {"svg", CLI_STRING, &a.svg, "write the roofline with every operation on it to this file"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
         ENGINE_OPTIONS(&a.engine),
     };
@@ -322,16 +375,20 @@ int cmd_bench(int argc, char **argv) {
     size_t n = 0;
     size_engine(&a);
     ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);
+    if (status == RIDGE_OK && a.svg != NULL) status = check_writable(a.svg, &err);
     if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
                                                  engine_weight_bytes(e), true))
         status = RIDGE_FAIL(&err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
     if (status == RIDGE_OK) status = run_median(e, &a, 0, &results[n++], &err);
     for (size_t i = 0; i < a.n_batches && a.gen > 0 && status == RIDGE_OK; i++)
         status = run_median(e, &a, a.batches[i], &results[n++], &err);
+    if (status == RIDGE_OK && a.svg != NULL)
+        status = write_svg(e, &a, argv[0], &peaks, results, n, &err);
     if (status == RIDGE_OK && a.json)
         print_json(e, &a, argv[0], &peaks, results, n);
     else if (status == RIDGE_OK)
-        print_table(e, &peaks, results, n);
+        print_table(e, &a, &peaks, results, n);
+    for (size_t i = 0; i < n; i++) mem_free(results[i].rows);
     engine_close(e);
     return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

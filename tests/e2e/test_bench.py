@@ -1,0 +1,112 @@
+"""`ridge bench`: the picture of the roofline shows what the same run printed as JSON."""
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+SVG = "{http://www.w3.org/2000/svg}"
+PREFIXES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+QUICK = ("--prompt", 16, "--gen", 2, "--repeat", 1, "--threads", 1)
+
+
+def with_class(root, name):
+    return [e for e in root.iter() if name in e.get("class", "").split()]
+
+
+def tick_value(text):
+    number, _, prefix = text.partition(" ")
+    return float(number) * PREFIXES[prefix]
+
+
+def axis(root, name, attribute):
+    """From a value to its place, by two of the axis's ticks; the others must agree."""
+    ticks = sorted((math.log10(tick_value(e.text)), float(e.get(attribute))) for e in with_class(root, name))
+    (low, at_low), (high, at_high) = ticks[0], ticks[-1]
+    place = lambda value: at_low + (math.log10(value) - low) / (high - low) * (at_high - at_low)
+    assert len(ticks) >= 3
+    for tick, at in ticks:
+        assert abs(place(10**tick) - at) < 0.2
+    return place
+
+
+def translation(element):
+    return tuple(map(float, re.match(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform")).groups()))
+
+
+@pytest.fixture(scope="module")
+def bench(ridge, model, tmp_path_factory):
+    """(JSON, root of the picture): one run, with a name that has to be escaped."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "a&b<c>\x01.gguf").symlink_to(model("smollm2-135m"))
+    out = ridge.json("bench", folder / "a&b<c>\x01.gguf", *QUICK, "--batch", "1,3", "--json", "--profile",
+                     "--svg", folder / "roof.svg")
+    return out, ElementTree.parse(folder / "roof.svg").getroot()
+
+
+def test_every_operation_is_a_dot_at_its_place(bench):
+    out, root = bench
+    x, y = axis(root, "x-tick", "x"), axis(root, "y-tick", "y")
+    dots = {(int(d.get("data-series")), d.find(f"{SVG}title").text.split(": ", 1)[1].split("\n")[0]): d
+            for d in with_class(root, "dot")}
+    expected = {(i, row["operation"]): row for i, result in enumerate(out["results"])
+                for row in result["profile"] if row["flops"] > 0}
+    assert len(out["results"]) == 3 and dots.keys() == expected.keys()
+    assert len(dots) == len(with_class(root, "dot"))
+    for key, row in expected.items():
+        at_x, at_y = translation(dots[key])
+        assert abs(at_x - x(row["flops"] / row["bytes"])) < 0.5, key
+        assert abs(at_y - (y(row["flops"] / row["seconds"]) - 4)) < 0.5, key  # a tick's text hangs 4 below its line
+        assert (dots[key].find(f"{SVG}circle") is not None) == (row["unit"] == "int8"), key
+
+
+def test_area_is_the_share_of_the_time(bench):
+    out, root = bench
+    sizes = {}
+    for d in with_class(root, "dot"):
+        circle = d.find(f"{SVG}circle")
+        name = d.find(f"{SVG}title").text.split(": ", 1)[1].split("\n")[0]
+        if circle is not None and float(circle.get("r")) > 2.5:  # the least, to be seen at all
+            sizes[int(d.get("data-series")), name] = float(circle.get("r"))**2
+    shares = {(i, r["operation"]): r["share"] for i, result in enumerate(out["results"]) for r in result["profile"]}
+    assert sizes
+    for key, size in sizes.items():
+        assert size == pytest.approx(400 * shares[key], rel=0.05)
+
+
+def test_roofs_and_ridges(bench):
+    out, root = bench
+    x, y = axis(root, "x-tick", "x"), axis(root, "y-tick", "y")
+    machine = out["machine"]
+    peaks = {"int8": machine["peak_int8_ops_per_s"], "f32": machine["peak_f32_flops_per_s"]}
+    ridges = {e.get("data-unit"): (float(e.get("cx")), float(e.get("cy"))) for e in with_class(root, "ridge")}
+    assert ridges.keys() == peaks.keys()
+    for unit, peak in peaks.items():
+        assert abs(ridges[unit][0] - x(peak / machine["peak_read_bytes_per_s"])) < 0.5
+        assert abs(ridges[unit][1] - (y(peak) - 4)) < 0.5
+    slope, = with_class(root, "memory")
+    for end in "12":  # every point of the slope is FLOPs per byte times the bandwidth
+        at_x, at_y = float(slope.get("x" + end)), float(slope.get("y" + end))
+        decades = (at_x - x(1)) / (x(10) - x(1))
+        assert abs(at_y - (y(10**decades * machine["peak_read_bytes_per_s"]) - 4)) < 0.5
+
+
+def test_it_says_what_and_where(bench):
+    out, root = bench
+    text = "\n".join(root.itertext())
+    assert "a&b<c>\ufffd" in text and out["machine"]["cpu"] in text and "1 thread," in text
+    assert out["machine"]["isa"] in text
+    for name in ("prefill 16", "decode x1", "decode x3"):
+        assert name in text
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_picture_alone_prints_the_usual_table(ridge, model, tmp_path):
+    out = ridge.text("bench", model("smollm2-135m"), *QUICK, "--svg", tmp_path / "roof.svg")
+    assert len(out.splitlines()) == 4
+    assert with_class(ElementTree.parse(tmp_path / "roof.svg").getroot(), "dot")
+
+
+@pytest.mark.parametrize("path", ["no/such/folder/roof.svg", "/dev/full"])
+def test_picture_that_cannot_be_written(ridge, model, path):
+    assert path in ridge("bench", model("smollm2-135m"), *QUICK, "--svg", path, status=1).stderr.decode()
