@@ -1,4 +1,5 @@
-/* ridge bench: prefill and decode against the machine's measured roof.
+/* ridge bench: prefill and decode against the machine's measured roof; --kernels: the products
+ * alone (bench_kernels).
  *
  * Prefill: one prompt of --prompt random tokens, until its first token. Decode: --batch sequences
  * at a context of --prompt tokens, --gen steps; only steps in which every sequence decodes are
@@ -14,6 +15,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/bench_kernels.h"
 #include "cli/engine_args.h"
 #include "cli/machine.h"
 #include "cli/roofline_svg.h"
@@ -26,7 +28,8 @@ typedef struct {
     engine_args engine;
     uint64_t prompt, gen, repeat;
     const char *batch_list, *svg;
-    bool json, profile;
+    bool json, profile, kernels;
+    uint64_t kernel_bytes;
     uint32_t batches[MAX_BATCHES];
     size_t n_batches;
 } bench_args;
@@ -343,9 +346,53 @@ static void size_engine(bench_args *a) {
     if (a->engine.max_num_seqs < most) a->engine.max_num_seqs = most;
 }
 
+static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
+    bench_kernels_args k = {.bytes = a->kernel_bytes,
+                            .batches = a->batches,
+                            .n_batches = a->n_batches,
+                            .repeat = a->repeat,
+                            .json = a->json};
+    RIDGE_TRY(engine_args_device(&a->engine, &k.device, err));
+    return bench_kernels(&k, err);
+}
+
+static ridge_status run_model(bench_args *a, const char *model, ridge_error *err) {
+    engine *e = NULL;
+    machine_peaks peaks;
+    bench_result results[MAX_BATCHES + 1] = {0};
+    size_t n = 0;
+    size_engine(a);
+    ridge_status status = engine_args_open(&e, &a->engine, model, err);
+    if (status == RIDGE_OK && a->svg != NULL) status = check_writable(a->svg, err);
+    if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
+                                                 engine_weight_bytes(e), true))
+        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
+    if (status == RIDGE_OK) status = run_median(e, a, 0, &results[n++], err);
+    for (size_t i = 0; i < a->n_batches && a->gen > 0 && status == RIDGE_OK; i++)
+        status = run_median(e, a, a->batches[i], &results[n++], err);
+    if (status == RIDGE_OK && a->svg != NULL)
+        status = write_svg(e, a, model, &peaks, results, n, err);
+    if (status == RIDGE_OK && a->json)
+        print_json(e, a, model, &peaks, results, n);
+    else if (status == RIDGE_OK)
+        print_table(e, a, &peaks, results, n);
+    for (size_t i = 0; i < n; i++) mem_free(results[i].rows);
+    engine_close(e);
+    return status;
+}
+
+static bool is_valid(bench_args *a, int n_args) {
+    if (a->batch_list == NULL) a->batch_list = a->kernels ? "1,4,16,32,512" : "1";
+    if (!parse_batches(a) || a->repeat < 1 || a->repeat > MAX_REPEAT || a->prompt < 1) return false;
+    return a->kernels ? n_args == 0 && a->svg == NULL && !a->profile : n_args == 1;
+}
+
 int cmd_bench(int argc, char **argv) {
-    bench_args a = {
-        .engine = engine_args_default(), .prompt = 512, .gen = 128, .repeat = 3, .batch_list = "1"};
+    bench_args a = {.engine = engine_args_default(),
+                    .prompt = 512,
+                    .gen = 128,
+                    .repeat = 3,
+                    .kernel_bytes = (uint64_t)1 << 30};
     const cli_option options[] = {
         {"prompt", CLI_UINT, &a.prompt, "prompt tokens, and the context of decode (default 512)"},
         {"gen", CLI_UINT, &a.gen, "decode steps (default 128; 0: prefill only)"},
@@ -355,40 +402,24 @@ int cmd_bench(int argc, char **argv) {
         {"profile", CLI_FLAG, &a.profile,
          "what each kind of operation takes, and how far from its roof"},
         {"svg", CLI_STRING, &a.svg, "write the roofline with every operation on it to this file"},
+        {"kernels", CLI_FLAG, &a.kernels,
+         "no model: the products alone, of every type (--batch 1,4,16,32,512)"},
+        {"bytes", CLI_BYTES, &a.kernel_bytes, "random weights for --kernels (default 1G)"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
         ENGINE_OPTIONS(&a.engine),
     };
-    static const char usage[] = "bench MODEL [options]";
+    static const char usage[] = "bench MODEL [options] | bench --kernels [options]";
     int n_args,
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args != 1 || !parse_batches(&a) || a.repeat < 1 || a.repeat > MAX_REPEAT ||
-        a.prompt < 1) {
-        fprintf(stderr, "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1)\n",
+    if (!is_valid(&a, n_args)) {
+        fprintf(stderr,
+                "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1; --svg and "
+                "--profile with a MODEL)\n",
                 usage, MAX_REPEAT);
         return CLI_USAGE;
     }
     ridge_error err = {0};
-    engine *e = NULL;
-    machine_peaks peaks;
-    bench_result results[MAX_BATCHES + 1] = {0};
-    size_t n = 0;
-    size_engine(&a);
-    ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);
-    if (status == RIDGE_OK && a.svg != NULL) status = check_writable(a.svg, &err);
-    if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
-                                                 engine_weight_bytes(e), true))
-        status = RIDGE_FAIL(&err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    if (status == RIDGE_OK) status = run_median(e, &a, 0, &results[n++], &err);
-    for (size_t i = 0; i < a.n_batches && a.gen > 0 && status == RIDGE_OK; i++)
-        status = run_median(e, &a, a.batches[i], &results[n++], &err);
-    if (status == RIDGE_OK && a.svg != NULL)
-        status = write_svg(e, &a, argv[0], &peaks, results, n, &err);
-    if (status == RIDGE_OK && a.json)
-        print_json(e, &a, argv[0], &peaks, results, n);
-    else if (status == RIDGE_OK)
-        print_table(e, &a, &peaks, results, n);
-    for (size_t i = 0; i < n; i++) mem_free(results[i].rows);
-    engine_close(e);
+    ridge_status status = a.kernels ? run_kernels(&a, &err) : run_model(&a, argv[0], &err);
     return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

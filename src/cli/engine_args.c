@@ -23,23 +23,32 @@ static ridge_status check_range(const char *name, uint64_t value, uint64_t low, 
                       (unsigned long long)low, (unsigned long long)high, (unsigned long long)value);
 }
 
-ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
-                                engine_params *p, ridge_error *err) {
+ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ridge_error *err) {
     if (a->threads < 0 || a->threads > ENGINE_MAX_THREADS)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--threads: expected 1 to %d, found %lld",
                           ENGINE_MAX_THREADS, (long long)a->threads);
+    const char *isa = getenv("RIDGE_CPU");
+    *out = (device_cpu_params){.n_threads = (int)a->threads,
+                               .isa = isa != NULL && isa[0] != '\0' ? isa : NULL,
+                               .precise = a->precise};
+    return RIDGE_OK;
+}
+
+ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
+                                engine_params *p, ridge_error *err) {
+    device_cpu_params cpu = {0};
+    RIDGE_TRY(engine_args_device(a, &cpu, err));
     RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, ENGINE_MAX_SEQS, err));
     RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1,
                           ENGINE_MAX_BATCHED_TOKENS, err));
     RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
     RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
     RIDGE_TRY(cli_model_path(path, model, err));
-    const char *isa = getenv("RIDGE_CPU");
     *p = engine_params_default();
     p->model_path = *path;
-    p->n_threads = (int)a->threads;
-    p->isa = isa != NULL && isa[0] != '\0' ? isa : NULL;
-    p->precise = a->precise;
+    p->n_threads = cpu.n_threads;
+    p->isa = cpu.isa;
+    p->precise = cpu.precise;
     p->max_num_seqs = (uint32_t)a->max_num_seqs;
     p->max_num_batched_tokens = (uint32_t)a->max_num_batched_tokens;
     p->max_model_len = (uint32_t)a->max_model_len;

@@ -3,6 +3,7 @@
 #define RIDGE_CLI_ENGINE_ARGS_H
 
 #include "cli/cli.h"
+#include "device/device.h"
 #include "engine/engine.h"
 
 typedef struct {
@@ -27,6 +28,9 @@ engine_args engine_args_default(void);
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
     }
 
+/* What of them concerns the device alone. Reads RIDGE_CPU. */
+ridge_status engine_args_device(const engine_args *a, device_cpu_params *out,
+                                ridge_error *err) RIDGE_CHECKED;
 /* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it. Reads
  * RIDGE_CPU. */
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,

@@ -110,3 +110,43 @@ def test_picture_alone_prints_the_usual_table(ridge, model, tmp_path):
 @pytest.mark.parametrize("path", ["no/such/folder/roof.svg", "/dev/full"])
 def test_picture_that_cannot_be_written(ridge, model, path):
     assert path in ridge("bench", model("smollm2-135m"), *QUICK, "--svg", path, status=1).stderr.decode()
+
+
+# --- the products alone ---------------------------------------------------------------------------------------------
+
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "F16", "BF16", "F32"]
+BITS = {"Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q8_0": 8.5, "Q2_K": 2.625, "Q3_K": 3.4375, "Q4_K": 4.5,
+        "Q5_K": 5.5, "Q6_K": 6.5625, "IQ4_NL": 4.5, "F16": 16, "BF16": 16, "F32": 32}
+
+
+def test_kernels_of_every_type(ridge):
+    out = ridge.json("bench", "--kernels", "--bytes", "1M", "--batch", "1,5", "--threads", 1, "--repeat", 2, "--json")
+    assert [(r["type"], r["batch"]) for r in out["results"]] == [(t, b) for t in TYPES for b in (1, 5)]
+    assert out["machine"]["threads"] == 1
+    for r in out["results"]:
+        assert r["bytes"] == r["matrices"] * r["rows"] * r["cols"] * BITS[r["type"]] / 8
+        assert (1 << 20) * 3 / 4 < r["bytes"] <= 1 << 20
+        assert r["flops"] == 2 * r["matrices"] * r["rows"] * r["cols"] * r["batch"]
+        assert r["mbu"] == pytest.approx(r["bytes"] / r["seconds"] / r["peak_read_bytes_per_s"])
+        assert r["mfu"] == pytest.approx(r["flops"] / r["seconds"] / r["peak_flops_per_s"])
+        assert r["unit"] == ("f32" if r["type"] in ("F16", "BF16", "F32") else "int8")
+
+
+def test_kernels_in_many_matrices(ridge):
+    out = ridge.json("bench", "--kernels", "--bytes", "100M", "--batch", 1, "--threads", 2, "--repeat", 1, "--json")
+    shapes = {r["type"]: (r["matrices"], r["rows"]) for r in out["results"]}
+    assert shapes["Q2_K"][0] == 2 and shapes["F32"] == (1, 6400)
+
+
+def test_kernels_as_a_table_and_less_than_a_panel(ridge):
+    lines = ridge.text("bench", "--kernels", "--bytes", "1K", "--batch", "1,40", "--repeat", 1).splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [[t, b] for t in TYPES for b in ("1", "40")]
+
+
+@pytest.mark.parametrize("args, status, says", [
+    (["smollm2-135m"], 2, "usage: ridge bench"), (["--svg", "x.svg"], 2, "usage: ridge bench"),
+    (["--profile"], 2, "usage: ridge bench"), (["--bytes", "100000G"], 1, "bytes of memory are free"),
+    (["--bytes", "16777215T"], 1, "bytes of memory are free"), (["--threads", "-1"], 1, "--threads: expected"),
+])
+def test_kernels_refuse(ridge, args, status, says):
+    assert says in ridge("bench", "--kernels", *args, status=status).stderr.decode()
