@@ -1,12 +1,15 @@
 /* base/mem: see mem.h. */
 #include "base/mem.h"
 
+#include <limits.h>
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "base/cgroup.h"
 
 static _Thread_local long fail_countdown;
 
@@ -86,60 +89,50 @@ bool mem_grow(void **items, size_t *capacity, size_t need, size_t size) {
 }
 
 /* One number from a small file such as a cgroup limit; UINT64_MAX for "max" or none. */
-static uint64_t read_number(const char *path) {
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return UINT64_MAX;
+static uint64_t read_number(const char *dir, const char *name) {
+    char text[64];
     unsigned long long value;
-    int n = fscanf(f, "%llu", &value);
-    fclose(f);
-    return n == 1 ? value : UINT64_MAX;
+    return cgroup_read(dir, name, text, sizeof text) && sscanf(text, "%llu", &value) == 1
+               ? value
+               : UINT64_MAX;
 }
 
 /* File pages that the kernel gives back before it lets the cgroup run out: a model read once would
- * otherwise count as memory in use. */
-static uint64_t cgroup_file_pages(const char *stat_path) {
-    char line[256];
+ * otherwise count as memory in use. In version 1 only total_* count what is below as well. */
+static uint64_t cgroup_file_pages(const char *dir, bool v2) {
+    char path[PATH_MAX], line[256];
+    const char *prefix = v2 ? "" : "total_";
     unsigned long long bytes;
     uint64_t sum = 0;
-    FILE *f = fopen(stat_path, "re");
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    FILE *f = fopen(path, "re");
     if (f == NULL) return 0;
-    while (fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "inactive_file %llu", &bytes) == 1 ||
-            sscanf(line, "active_file %llu", &bytes) == 1)
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, prefix, strlen(prefix)) != 0) continue;
+        const char *rest = line + strlen(prefix);
+        if (sscanf(rest, "inactive_file %llu", &bytes) == 1 ||
+            sscanf(rest, "active_file %llu", &bytes) == 1)
             sum += bytes;
+    }
     fclose(f);
     return sum;
 }
 
-/* What the cgroup in folder `dir` leaves; UINT64_MAX when it has no limit. */
-static uint64_t cgroup_left(const char *dir, const char *limit_name, const char *usage_name) {
-    char path[640];
-    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
-    uint64_t limit = read_number(path);
-    snprintf(path, sizeof path, "%s/%s", dir, usage_name);
-    uint64_t usage = read_number(path);
-    if (limit == UINT64_MAX || usage == UINT64_MAX) return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/memory.stat", dir);
-    uint64_t reclaimable = cgroup_file_pages(path);
+static void take_left(void *context, const char *dir, bool v2) {
+    uint64_t *least = context;
+    uint64_t limit = read_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+    uint64_t usage = read_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+    if (limit == UINT64_MAX || usage == UINT64_MAX) return;
+    uint64_t reclaimable = cgroup_file_pages(dir, v2);
     usage -= reclaimable < usage ? reclaimable : usage;
-    return limit > usage ? limit - usage : 0;
+    uint64_t left = limit > usage ? limit - usage : 0;
+    if (left < *least) *least = left;
 }
 
-/* The cgroup v2 directory of this process, as the unified hierarchy shows it. */
-static uint64_t cgroup_v2_left(void) {
-    char line[512], dir[544];
-    uint64_t left = cgroup_left("/sys/fs/cgroup", "memory.max", "memory.current");
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (f == NULL) return left;
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, "0::", 3) != 0) continue;
-        line[strcspn(line, "\n")] = '\0';
-        snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
-        uint64_t own = cgroup_left(dir, "memory.max", "memory.current");
-        if (own < left) left = own;
-    }
-    fclose(f);
-    return left;
+uint64_t mem_cgroup_bytes(const char *root) {
+    uint64_t least = UINT64_MAX;
+    cgroup_each(root, "memory", take_left, &least);
+    return least;
 }
 
 uint64_t mem_available_bytes(void) {
@@ -152,11 +145,8 @@ uint64_t mem_available_bytes(void) {
             if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = kib * 1024;
         fclose(f);
     }
-    uint64_t v2 = cgroup_v2_left();
-    uint64_t v1 =
-        cgroup_left("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
-    if (v2 < available) available = v2;
-    if (v1 < available) available = v1;
+    uint64_t left = mem_cgroup_bytes("");
+    if (left < available) available = left;
     return available == UINT64_MAX ? 0 : available;
 }
 

@@ -40,8 +40,10 @@ bool mem_grow(void **items, size_t *capacity, size_t need, size_t size);
 void mem_fail_after(long n);
 
 /* Bytes of memory that this process may still use: the smaller of the machine's available memory
- * and what the cgroup (v1 or v2) leaves. 0 if unknown. */
+ * and what its control groups leave. 0 if unknown. */
 uint64_t mem_available_bytes(void);
+/* What the control groups alone leave (base/cgroup.h; `root` as there); UINT64_MAX: no limit. */
+uint64_t mem_cgroup_bytes(const char *root);
 
 /* An arena: things that die together. arena_alloc returns zeroed, 16-byte aligned memory. */
 typedef struct arena_block arena_block;
