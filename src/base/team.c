@@ -1,8 +1,9 @@
 /* base/team: see team.h.
  *
- * A run is published by advancing `generation`; a member that has spun in vain sleeps on it with a
- * futex. It enters through `gate`, which the caller closes at the end of a run of pieces; then the
- * caller waits for those inside only.
+ * A run has a number. Its members are called one by one, each by that number in a word of its own:
+ * who has spun in vain sleeps on it with a futex, and who has no part in the run isn't touched. A
+ * member enters through `gate`, which is open for one run and which the caller closes at the end of
+ * a run of pieces; then the caller waits for those inside only.
  *
  * Pieces are numbered on and on. How much of a share is taken stands in one word with the piece's
  * number, so that a member late by a piece can take nothing of the next one by mistake. Who
@@ -13,13 +14,12 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/mem.h"
 
 #define SPINS_BETWEEN_RUNS 20000
@@ -27,24 +27,28 @@
 #define GATE_OPEN 0x80000000u
 #define GATE_COUNT (GATE_OPEN - 1)
 
-/* One member's share of the current piece: the piece's number << 32 | chunks taken. */
+/* One member's. */
 typedef struct {
-    _Alignas(64) atomic_ullong taken;
-    _Alignas(64) uint32_t next; /* the piece that this member comes to next; its own */
+    _Alignas(64) atomic_ullong taken; /* of its share: the piece's number << 32 | chunks */
+    _Alignas(64) atomic_uint called;  /* the last run that it has a part in */
+    atomic_uint asleep;               /* 1: on `called` */
+    _Alignas(64) uint32_t next;       /* the piece that it comes to next; its own */
 } team_share;
 
 struct team {
     int n;
     team_share *shares; /* [n] */
     pthread_t *threads; /* [n - 1] */
-    team_fn fn;         /* of the run behind the open gate, as the next two */
+    bool pinned;
+    cpu_mask pin, own; /* the caller's: in a run, and otherwise */
+    uint32_t run;      /* the number of the last one; the caller's */
+    /* Of the run behind the open gate. */
+    team_fn fn;
     void *context;
+    int n_active;
     uint32_t first_piece;
-    _Alignas(64) atomic_uint generation;
-    atomic_uint sleepers; /* members asleep on generation */
     atomic_bool stop;
     _Alignas(64) atomic_ullong gate; /* run << 32 | GATE_OPEN | members that entered it */
-    uint32_t n_runs;                 /* the caller's */
     _Alignas(64) atomic_uint left;   /* members that have left it again */
     atomic_uint left_sleepers;
     _Alignas(64) atomic_uint done; /* chunks of the current piece that are done */
@@ -89,16 +93,11 @@ static void advance(atomic_uint *word, atomic_uint *sleepers) {
     if (atomic_load(sleepers) > 0) futex_wake_all(word);
 }
 
-/* True when the gate of a run other than *last was open: then the member is inside until it adds to
- * `left`, and *last is that run. A member may come before `generation` says so, hence once more
- * after. */
-static bool enter(team *t, uint32_t *last) {
+/* True when the gate of that run is open: then the member is inside until it adds to `left`. */
+static bool enter(team *t, uint32_t run) {
     unsigned long long gate = atomic_load(&t->gate);
-    while ((gate & GATE_OPEN) && (uint32_t)(gate >> 32) != *last)
-        if (atomic_compare_exchange_weak(&t->gate, &gate, gate + 1)) {
-            *last = (uint32_t)(gate >> 32);
-            return true;
-        }
+    while ((gate & GATE_OPEN) && (uint32_t)(gate >> 32) == run)
+        if (atomic_compare_exchange_weak(&t->gate, &gate, gate + 1)) return true;
     return false;
 }
 
@@ -106,17 +105,21 @@ static void *member_main(void *p) {
     member_arg arg = *(member_arg *)p;
     mem_free(p);
     team *t = arg.team;
-    unsigned seen = 0;
-    uint32_t last = 0;
-    for (;;) {
-        wait_change(&t->generation, seen, &t->sleepers, SPINS_BETWEEN_RUNS);
-        seen = atomic_load(&t->generation);
+    team_share *own = &t->shares[arg.member];
+    for (unsigned run = 0;;) {
+        wait_change(&own->called, run, &own->asleep, SPINS_BETWEEN_RUNS);
+        run = atomic_load(&own->called);
         if (atomic_load(&t->stop)) return NULL;
-        if (!enter(t, &last)) continue;
-        t->shares[arg.member].next = t->first_piece;
-        t->fn(t->context, arg.member, t->n);
+        if (!enter(t, run)) continue;
+        own->next = t->first_piece;
+        t->fn(t->context, arg.member, t->n_active);
         advance(&t->left, &t->left_sleepers);
     }
+}
+
+static void call(team_share *member, uint32_t run) {
+    atomic_store(&member->called, run);
+    if (atomic_load(&member->asleep) > 0) futex_wake_all(&member->called);
 }
 
 ridge_status team_create(team **out, int n_threads, ridge_error *err) {
@@ -130,15 +133,15 @@ ridge_status team_create(team **out, int n_threads, ridge_error *err) {
     t->shares = mem_aligned(64, (size_t)n_threads * sizeof *t->shares);
     if (t->shares == NULL) goto nomem;
     memset(t->shares, 0, (size_t)n_threads * sizeof *t->shares);
-    /* Members read t->n only in a run, and every run comes after the last of them was started. */
     for (; t->n < n_threads; t->n++) {
         member_arg *arg = mem_alloc(sizeof *arg);
         if (arg == NULL) goto nomem;
         *arg = (member_arg){.team = t, .member = t->n};
         if (pthread_create(&t->threads[t->n - 1], NULL, member_main, arg) != 0) {
             mem_free(arg);
+            RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot start thread %d of %d", t->n, n_threads);
             team_destroy(t);
-            return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot start thread %d of %d", t->n, n_threads);
+            return RIDGE_ENOMEM;
         }
     }
     *out = t;
@@ -151,8 +154,10 @@ nomem:
 void team_destroy(team *t) {
     if (t == NULL) return;
     atomic_store(&t->stop, true);
-    advance(&t->generation, &t->sleepers);
+    for (int i = 1; i < t->n; i++) call(&t->shares[i], atomic_load(&t->shares[i].called) + 1);
     for (int i = 0; i < t->n - 1; i++) pthread_join(t->threads[i], NULL);
+    cpu_mask_free(&t->pin);
+    cpu_mask_free(&t->own);
     mem_free(t->shares);
     mem_free(t->threads);
     mem_free(t);
@@ -168,46 +173,87 @@ static void wait_until(atomic_uint *word, unsigned target, atomic_uint *sleepers
         wait_change(word, now, sleepers, spins);
 }
 
-static void run(team *t, team_fn fn, void *context, bool all) {
-    uint32_t first = atomic_load(&t->piece);
+static ridge_status pin_member(pthread_t thread, int member, int cpu, ridge_error *err) {
+    cpu_mask mask;
+    RIDGE_TRY(cpu_mask_make(&mask, &cpu, 1, err));
+    int failed = pthread_setaffinity_np(thread, mask.size, mask.set);
+    cpu_mask_free(&mask);
+    if (failed == 0) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "cannot pin thread %d to processor %d: %s", member, cpu,
+                      strerror(failed));
+}
+
+ridge_status team_pin(team *t, const int *cpus, ridge_error *err) {
+    cpu_list allowed;
+    ridge_assert(!t->pinned);
+    RIDGE_TRY(cpus_allowed(&allowed, err));
+    ridge_status status = cpu_mask_make(&t->own, allowed.ids, allowed.n, err);
+    cpu_list_free(&allowed);
+    if (status == RIDGE_OK) status = cpu_mask_make(&t->pin, cpus, 1, err);
+    for (int i = 1; i < t->n && status == RIDGE_OK; i++)
+        status = pin_member(t->threads[i - 1], i, cpus[i], err);
+    t->pinned = status == RIDGE_OK;
+    return status;
+}
+
+/* What the run before left behind: the shares of members that had no part in it. */
+static void begin_run(team *t, int n, team_fn fn, void *context) {
+    uint32_t piece = atomic_load(&t->piece);
+    for (int i = t->n_active; i < n; i++)
+        atomic_store(&t->shares[i].taken, (unsigned long long)piece << 32);
+    t->n_active = n;
     t->fn = fn;
     t->context = context;
-    t->first_piece = t->shares[0].next = first;
-    if (t->n > 1) {
-        atomic_store(&t->left, 0);
-        if (++t->n_runs == 0) t->n_runs = 1; /* 0: none yet */
-        atomic_store(&t->gate, (unsigned long long)t->n_runs << 32 | GATE_OPEN);
-        advance(&t->generation, &t->sleepers);
-    }
-    fn(context, 0, t->n);
+    t->first_piece = t->shares[0].next = piece;
+    if (n == 1) return;
+    atomic_store(&t->left, 0);
+    if (++t->run == 0) t->run = 1; /* 0: none yet */
+    atomic_store(&t->gate, (unsigned long long)t->run << 32 | GATE_OPEN);
+    for (int i = 1; i < n; i++) call(&t->shares[i], t->run);
+}
+
+static void end_run(team *t, int n, bool all) {
     wait_until(&t->piece, t->shares[0].next, &t->piece_sleepers, SPINS_BETWEEN_PIECES);
-    if (t->n == 1) return;
-    unsigned inside = (unsigned)t->n - 1;
+    if (n == 1) return;
+    unsigned inside = (unsigned)n - 1;
     if (!all) inside = atomic_fetch_and(&t->gate, ~(unsigned long long)GATE_OPEN) & GATE_COUNT;
     wait_until(&t->left, inside, &t->left_sleepers, SPINS_BETWEEN_PIECES);
     atomic_store(&t->gate, 0);
 }
 
+static void run(team *t, int n, team_fn fn, void *context, bool all) {
+    ridge_assert(n >= 1 && n <= t->n);
+    if (t->pinned) cpu_mask_set(&t->pin, 0);
+    begin_run(t, n, fn, context);
+    fn(context, 0, n);
+    end_run(t, n, all);
+    if (t->pinned) cpu_mask_set(&t->own, 0);
+}
+
 void team_run(team *t, team_fn fn, void *context) {
-    run(t, fn, context, true);
+    run(t, t->n, fn, context, true);
 }
 
 void team_run_pieces(team *t, team_fn fn, void *context) {
-    run(t, fn, context, false);
+    run(t, t->n, fn, context, false);
+}
+
+void team_run_first(team *t, int n_members, team_fn fn, void *context) {
+    run(t, n_members, fn, context, false);
 }
 
 /* The last chunk of the current piece is done: nobody can hold one or take one until `piece`
  * advances. */
 static void finish_piece(team *t, uint32_t piece) {
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
-    for (int i = 0; i < t->n; i++)
+    for (int i = 0; i < t->n_active; i++)
         atomic_store_explicit(&t->shares[i].taken, (unsigned long long)(piece + 1) << 32,
                               memory_order_relaxed);
     advance(&t->piece, &t->piece_sleepers);
 }
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks) {
-    team_cursor c = {.team = t, .n_chunks = n_chunks, .owner = member, .left = t->n};
+    team_cursor c = {.team = t, .n_chunks = n_chunks, .owner = member, .left = t->n_active};
     c.piece = t->shares[member].next++;
     /* Pieces behind `piece` are done, with or without this member; numbers wrap. */
     unsigned now;
@@ -235,7 +281,7 @@ static uint32_t take(atomic_ullong *taken, uint32_t piece, uint32_t size) {
 
 bool team_next(team_cursor *c, uint32_t *chunk) {
     team *t = c->team;
-    uint64_t n = (uint64_t)t->n;
+    uint64_t n = (uint64_t)t->n_active;
     if (c->holding && atomic_fetch_add(&t->done, 1) + 1 == c->n_chunks) {
         c->left = 0;
         finish_piece(t, c->piece);
@@ -251,27 +297,8 @@ bool team_next(team_cursor *c, uint32_t *chunk) {
             c->holding = true;
             return true;
         }
-        c->owner = c->owner + 1 == t->n ? 0 : c->owner + 1;
+        c->owner = c->owner + 1 == t->n_active ? 0 : c->owner + 1;
         c->left--;
     }
     return false;
-}
-
-/* CPUs that a cgroup v2 quota grants, rounded up; 0 if unlimited. */
-static int cgroup_cpus(void) {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f == NULL) return 0;
-    long quota, period;
-    int n = fscanf(f, "%ld %ld", &quota, &period);
-    fclose(f);
-    return n == 2 && quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
-}
-
-int team_usable_cpus(void) {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                        : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int quota = cgroup_cpus();
-    if (quota > 0 && quota < n) n = quota;
-    return n < 1 ? 1 : n;
 }

@@ -19,6 +19,10 @@ typedef void (*team_fn)(void *context, int member, int n_members);
 
 /* n_threads >= 1; includes the caller. */
 ridge_status team_create(team **out, int n_threads, ridge_error *err) RIDGE_CHECKED;
+/* Member i runs on processor cpus[i] ([team_size]) alone from now on; before the first run. The
+ * caller is on cpus[0] while a run lasts and as free as before in between, so that threads which it
+ * starts then inherit nothing of it. */
+ridge_status team_pin(team *t, const int *cpus, ridge_error *err) RIDGE_CHECKED;
 void team_destroy(team *t); /* NULL allowed */
 int team_size(const team *t);
 /* Runs fn on every member and returns when all have returned. */
@@ -26,6 +30,8 @@ void team_run(team *t, team_fn fn, void *context);
 /* The same for an fn that does nothing but pieces of work: members that come too late are left out.
  */
 void team_run_pieces(team *t, team_fn fn, void *context);
+/* The same on members [0, n_members) alone; the others sleep on. 1 <= n_members <= team_size. */
+void team_run_first(team *t, int n_members, team_fn fn, void *context);
 
 /* Chunks [0, n_chunks) of one piece of work, each handed to one member: those of a member's own
  * share first (so that the same memory meets the same core run after run), then what others have
@@ -44,8 +50,5 @@ typedef struct {
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks);
 bool team_next(team_cursor *c, uint32_t *chunk);
-
-/* How many processors this process may use: affinity mask and cgroup quota; at least 1. */
-int team_usable_cpus(void);
 
 #endif

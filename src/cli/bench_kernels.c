@@ -8,7 +8,6 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/team.h"
 #include "cli/machine.h"
 
 #define COLS 4096u         /* a whole number of blocks of every type */
@@ -263,8 +262,8 @@ static void print_head(const bench_kernels_args *a, const char *isa, int n_threa
 ridge_status bench_kernels(const bench_kernels_args *a, ridge_error *err) {
     device *d = NULL;
     buf json = {0};
-    int n_threads = a->device.n_threads > 0 ? a->device.n_threads : team_usable_cpus();
     RIDGE_TRY(device_cpu_create(&d, &a->device, err));
+    int n_threads = device_cpu_threads(d);
     print_head(a, device_cpu_isa(d), n_threads, &json);
     ridge_status status = RIDGE_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status == RIDGE_OK; i++)

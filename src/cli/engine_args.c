@@ -23,12 +23,19 @@ static ridge_status check_range(const char *name, uint64_t value, uint64_t low, 
                       (unsigned long long)low, (unsigned long long)high, (unsigned long long)value);
 }
 
+static ridge_status check_threads(const char *name, int64_t value, ridge_error *err) {
+    if (value >= 0 && value <= ENGINE_MAX_THREADS) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected 1 to %d, found %lld", name,
+                      ENGINE_MAX_THREADS, (long long)value);
+}
+
 ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ridge_error *err) {
-    if (a->threads < 0 || a->threads > ENGINE_MAX_THREADS)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--threads: expected 1 to %d, found %lld",
-                          ENGINE_MAX_THREADS, (long long)a->threads);
+    RIDGE_TRY(check_threads("threads", a->threads, err));
+    RIDGE_TRY(check_threads("threads-batch", a->threads_batch, err));
     const char *isa = getenv("RIDGE_CPU");
     *out = (device_cpu_params){.n_threads = (int)a->threads,
+                               .n_threads_batch = (int)a->threads_batch,
+                               .cpu_affinity = a->cpu_affinity,
                                .isa = isa != NULL && isa[0] != '\0' ? isa : NULL,
                                .precise = a->precise};
     return RIDGE_OK;
@@ -47,6 +54,8 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     *p = engine_params_default();
     p->model_path = *path;
     p->n_threads = cpu.n_threads;
+    p->n_threads_batch = cpu.n_threads_batch;
+    p->cpu_affinity = cpu.cpu_affinity;
     p->isa = cpu.isa;
     p->precise = cpu.precise;
     p->max_num_seqs = (uint32_t)a->max_num_seqs;

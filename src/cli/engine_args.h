@@ -7,7 +7,8 @@
 #include "engine/engine.h"
 
 typedef struct {
-    int64_t threads;
+    int64_t threads, threads_batch;
+    const char *cpu_affinity;
     uint64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_bytes;
     bool precise;
 } engine_args;
@@ -17,6 +18,10 @@ engine_args engine_args_default(void);
 /* The options to put into a command's table: { ENGINE_OPTIONS(&args), ... } */
 #define ENGINE_OPTIONS(a)                                                                          \
     {"threads", CLI_INT, &(a)->threads, "threads (default: the usable processors)"},               \
+        {"threads-batch", CLI_INT, &(a)->threads_batch,                                            \
+         "threads of steps of more than 8 tokens (default: --threads)"},                           \
+        {"cpu-affinity", CLI_STRING, &(a)->cpu_affinity,                                           \
+         "pin the threads to processors: a list such as 0-3,8, or auto (default: not pinned)"},    \
         {"max-num-seqs", CLI_UINT, &(a)->max_num_seqs, "sequences running at once"},               \
         {"max-num-batched-tokens", CLI_UINT, &(a)->max_num_batched_tokens, "tokens per step"},     \
         {"max-model-len", CLI_UINT, &(a)->max_model_len,                                           \

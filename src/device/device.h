@@ -145,15 +145,22 @@ struct device {
     const device_vtable *vtable;
 };
 
+/* A step of no more rows takes its time from reading the weights, whatever it computes. */
+#define DEV_FEW_ROWS 8
+
 typedef struct {
-    int n_threads;   /* 0: all usable */
-    const char *isa; /* "portable", "avx2", "avx512"; NULL: the best this machine has */
-    bool precise;    /* linear layers with f32 activations on dequantised weights */
+    int n_threads;            /* 0: all usable, of cpu_affinity if that is given */
+    int n_threads_batch;      /* in steps of more than DEV_FEW_ROWS rows; 0: n_threads */
+    const char *cpu_affinity; /* "0-3,8": thread i is pinned to the i-th of these processors;
+                                 "auto": those that the process may use; NULL: none is pinned */
+    const char *isa;          /* "portable", "avx2", "avx512"; NULL: the best this machine has */
+    bool precise;             /* linear layers with f32 activations on dequantised weights */
 } device_cpu_params;
 
 ridge_status device_cpu_create(device **out, const device_cpu_params *p,
                                ridge_error *err) RIDGE_CHECKED;
 const char *device_cpu_isa(const device *d); /* "avx512" */
+int device_cpu_threads(const device *d);     /* the larger of the two counts */
 size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group);
 
 #endif

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/team.h"
 
 #define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
 
@@ -29,9 +28,11 @@ static ridge_status check_params(const engine_params *p, ridge_error *err) {
             return RIDGE_FAIL(err, RIDGE_EINVAL, "%s must be between 1 and %u, found %u",
                               limits[i].name, limits[i].high, limits[i].value);
         }
-    if (p->n_threads < 0 || p->n_threads > ENGINE_MAX_THREADS)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "threads must be between 0 and %d, found %d",
-                          ENGINE_MAX_THREADS, p->n_threads);
+    const int threads[] = {p->n_threads, p->n_threads_batch};
+    for (int i = 0; i < 2; i++)
+        if (threads[i] < 0 || threads[i] > ENGINE_MAX_THREADS)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "threads must be between 0 and %d, found %d",
+                              ENGINE_MAX_THREADS, threads[i]);
     return RIDGE_OK;
 }
 
@@ -39,7 +40,11 @@ static ridge_status open_model(engine *e, ridge_error *err) {
     const engine_params *p = &e->params;
     RIDGE_TRY(gguf_open(&e->file, p->model_path, err));
     RIDGE_TRY(tokenizer_open(&e->tokenizer, e->file, p->log, err));
-    device_cpu_params cpu = {.n_threads = p->n_threads, .isa = p->isa, .precise = p->precise};
+    device_cpu_params cpu = {.n_threads = p->n_threads,
+                             .n_threads_batch = p->n_threads_batch,
+                             .cpu_affinity = p->cpu_affinity,
+                             .isa = p->isa,
+                             .precise = p->precise};
     RIDGE_TRY(device_cpu_create(&e->dev, &cpu, err));
     RIDGE_TRY(model_open(&e->model, e->file, e->dev, p->log, err));
     if (tokenizer_n_vocab(e->tokenizer) > engine_n_vocab(e))
@@ -165,7 +170,6 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     engine *e = mem_zalloc(1, sizeof *e);
     if (e == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine");
     e->params = *p;
-    if (p->n_threads == 0) e->params.n_threads = team_usable_cpus();
     ridge_status status = open_model(e, err);
     if (status == RIDGE_OK) status = copy_texts(e, err);
     if (status == RIDGE_OK) status = open_cache(e, err);
@@ -176,10 +180,10 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     }
     fingerprint_path numbers = {RIDGE_VERSION, engine_isa(e), e->kv_layout.type, e->params.precise};
     fingerprint_make(e->fingerprint, e->file, &numbers);
-    if (p->peaks != NULL && !p->peaks(p->peaks_context, engine_isa(e), e->params.n_threads,
+    if (p->peaks != NULL && !p->peaks(p->peaks_context, engine_isa(e), engine_n_threads(e),
                                       engine_weight_bytes(e), &e->peaks))
         e->peaks = (roof_peaks){0};
-    e->params.model_path = NULL; /* the caller's; not needed any more */
+    e->params.model_path = e->params.cpu_affinity = NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;
 }
@@ -289,7 +293,7 @@ const char *engine_isa(const engine *e) {
 }
 
 int engine_n_threads(const engine *e) {
-    return e->params.n_threads;
+    return device_cpu_threads(e->dev);
 }
 
 uint64_t engine_n_parameters(const engine *e) {

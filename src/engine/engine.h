@@ -30,6 +30,8 @@ typedef struct engine engine;
 typedef struct {
     const char *model_path;          /* a .gguf file */
     int n_threads;                   /* 0: all usable */
+    int n_threads_batch;             /* for steps of many tokens (device.h); 0: as n_threads */
+    const char *cpu_affinity;        /* processors to pin the threads to (device.h); NULL: none */
     const char *isa;                 /* NULL: best */
     bool precise;                    /* f32 activations and cache */
     uint32_t max_num_seqs;           /* running at once */
@@ -151,7 +153,7 @@ uint32_t engine_max_model_len(const engine *e);
  */
 const char *engine_fingerprint(const engine *e);
 const char *engine_isa(const engine *e); /* "avx512" */
-int engine_n_threads(const engine *e);
+int engine_n_threads(const engine *e);   /* the larger of the two counts */
 uint64_t engine_n_parameters(const engine *e);
 uint64_t engine_weight_bytes(const engine *e); /* bytes of weights that one decode step reads */
 uint64_t engine_kv_bytes_per_token(const engine *e);

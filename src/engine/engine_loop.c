@@ -38,8 +38,8 @@ struct engine_loop {
     pthread_t thread;
     int fd;
     size_t max_waiting;
-    engine_params params; /* model_path and isa are copies */
-    char *model_path, *isa;
+    engine_params params; /* its strings are copies, of model_path, isa, cpu_affinity */
+    char *model_path, *isa, *cpu_affinity;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* work for the engine, or room for its events */
@@ -207,10 +207,13 @@ ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t
     l->params = *p;
     l->params.model_path = l->model_path = mem_strdup(p->model_path);
     if (p->isa != NULL) l->params.isa = l->isa = mem_strdup(p->isa);
+    if (p->cpu_affinity != NULL)
+        l->params.cpu_affinity = l->cpu_affinity = mem_strdup(p->cpu_affinity);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     ridge_status status = RIDGE_OK;
-    if (l->model_path == NULL || (p->isa != NULL && l->isa == NULL))
+    if (l->model_path == NULL || (p->isa != NULL && l->isa == NULL) ||
+        (p->cpu_affinity != NULL && l->cpu_affinity == NULL))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine's loop");
     else if (l->fd < 0)
         status = error_set_errno(err, RIDGE_EIO, "cannot make an eventfd");
@@ -224,6 +227,7 @@ ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t
     if (l->fd >= 0) close(l->fd);
     mem_free(l->model_path);
     mem_free(l->isa);
+    mem_free(l->cpu_affinity);
     mem_free(l);
     return status;
 }
@@ -250,6 +254,7 @@ void engine_loop_destroy(engine_loop *l) {
     mem_free(l->tickets);
     mem_free(l->model_path);
     mem_free(l->isa);
+    mem_free(l->cpu_affinity);
     mem_free(l);
 }
 

@@ -1,11 +1,9 @@
-/* base/: buffers, UTF-8, sizes, the thread team. */
+/* base/: buffers, UTF-8, sizes. */
 #include "unit.h"
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
-#include "base/team.h"
 #include "base/utf8.h"
 
 static void test_double_is_pythons_repr(void **state) {
@@ -108,57 +106,6 @@ static void test_arena_limit(void **state) {
     arena_free(&a);
 }
 
-#define N_PIECES 300
-#define MAX_CHUNKS 7
-
-typedef struct {
-    team *team;
-    int values[N_PIECES][MAX_CHUNKS]; /* plain: the pieces alone order them */
-    atomic_int faults, members;
-} crank;
-
-/* Piece p has p % 8 chunks (none, at times); each writes what it finds in the piece before, plus
- * one. */
-static void turn(void *context, int member, int n) {
-    crank *c = context;
-    (void)n;
-    atomic_fetch_add(&c->members, 1);
-    for (uint32_t p = 0; p < N_PIECES; p++) {
-        team_cursor work = team_work(c->team, member, p % (MAX_CHUNKS + 1));
-        for (uint32_t chunk; team_next(&work, &chunk);) {
-            uint32_t before = p > 0 ? (p - 1) % (MAX_CHUNKS + 1) : 0;
-            for (uint32_t i = 0; i < before; i++)
-                if (c->values[p - 1][i] != (int)p) atomic_fetch_add(&c->faults, 1);
-            if (c->values[p][chunk] != 0) atomic_fetch_add(&c->faults, 1); /* handed out twice */
-            c->values[p][chunk] = (int)p + 1;
-        }
-    }
-}
-
-static void test_team_pieces(void **state) {
-    (void)state;
-    crank c = {0};
-    for (int n = 1; n <= 5; n++) {
-        assert_int_equal(team_create(&c.team, n, NULL), RIDGE_OK);
-        for (int i = 0; i < 40; i++) {
-            memset(c.values, 0, sizeof c.values);
-            atomic_store(&c.members, 0);
-            if (i % 2 == 0) {
-                team_run(c.team, turn, &c);
-                assert_int_equal(c.members, n);
-            } else {
-                team_run_pieces(c.team, turn, &c);
-                assert_in_range(c.members, 1, n);
-            }
-            for (int p = 0; p < N_PIECES; p++)
-                for (int k = 0; k < p % (MAX_CHUNKS + 1); k++)
-                    assert_int_equal(c.values[p][k], p + 1);
-        }
-        team_destroy(c.team);
-    }
-    assert_int_equal(c.faults, 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_double_is_pythons_repr),
@@ -167,7 +114,6 @@ int main(void) {
         cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_sizes_do_not_wrap),
         cmocka_unit_test(test_arena_limit),
-        cmocka_unit_test(test_team_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,9 +3,11 @@
 #include "unit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpus.h"
 #include "base/mem.h"
 #include "device/device.h"
 
@@ -74,12 +76,17 @@ static uint8_t *random_weights(quant_type type, size_t n) {
     return data;
 }
 
-static device *open_device(const char *isa, int threads, bool precise) {
+static device *open_device_batch(const char *isa, int threads, int threads_batch, bool precise) {
     device *d = NULL;
     ridge_error err = {0};
-    device_cpu_params p = {.n_threads = threads, .isa = isa, .precise = precise};
+    device_cpu_params p = {
+        .n_threads = threads, .n_threads_batch = threads_batch, .isa = isa, .precise = precise};
     if (device_cpu_create(&d, &p, &err) != RIDGE_OK) fail_msg("%s", err.text);
     return d;
+}
+
+static device *open_device(const char *isa, int threads, bool precise) {
+    return open_device_batch(isa, threads, 0, precise);
 }
 
 static dev_weight *upload(device *d, quant_type type, const void *data, uint32_t rows,
@@ -96,13 +103,14 @@ static dev_weight *upload(device *d, quant_type type, const void *data, uint32_t
 typedef struct {
     quant_type type;
     uint32_t rows, cols, n;
+    int threads_batch; /* 0: as others */
     const uint8_t *weights;
     const float *x, *bias; /* bias NULL: none */
 } product;
 
 static void run_product(const char *isa, int threads, bool precise, const product *p,
                         uint32_t batch, float *out /* [n, rows] */) {
-    device *d = open_device(isa, threads, precise);
+    device *d = open_device_batch(isa, threads, p->threads_batch, precise);
     dev_weight *embed = upload(d, QUANT_F32, p->x, p->n, p->cols);
     dev_weight *w = upload(d, p->type, p->weights, p->rows, p->cols);
     dev_weight *bias = p->bias != NULL ? upload(d, QUANT_F32, p->bias, 1, p->rows) : NULL;
@@ -213,6 +221,68 @@ static void test_linear(void **state) {
     }
     compare_paths(QUANT_Q4_1, 100, 64, 230); /* several token blocks */
     compare_paths(QUANT_Q6_K, 33, 256, 101);
+}
+
+/* Steps of few and of many rows on teams of their own size, one within the other: the same bits. */
+static void test_thread_counts(void **state) {
+    (void)state;
+    enum { ROWS = 150, COLS = 256, N = 60 };
+    static const int counts[][2] = {{1, 4}, {4, 1}, {2, 3}, {3, 2}, {5, 5}};
+    static const uint32_t batches[] = {1, DEV_FEW_ROWS, DEV_FEW_ROWS + 1, 50, N};
+    uint8_t *weights = random_weights(QUANT_Q4_K, (size_t)ROWS * COLS);
+    float *x = random_floats(N * COLS);
+    float *first = mem_alloc(N * ROWS * sizeof *first), *again = mem_alloc(N * ROWS * 4);
+    product p = {
+        .type = QUANT_Q4_K, .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+    run_product(NULL, 1, false, &p, N, first);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
+            p.threads_batch = counts[i][1];
+            run_product(NULL, counts[i][0], false, &p, batches[k], again);
+            assert_memory_equal(first, again, N * ROWS * sizeof *first);
+        }
+    mem_free(weights);
+    mem_free(x);
+    mem_free(first);
+    mem_free(again);
+}
+
+static void check_threads(device_cpu_params p, int expected) {
+    device *d = NULL;
+    ridge_error err = {0};
+    if (device_cpu_create(&d, &p, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    assert_int_equal(device_cpu_threads(d), expected);
+    d->vtable->destroy(d);
+}
+
+static void check_refused(device_cpu_params p, const char *expected) {
+    device *d = NULL;
+    ridge_error err = {0};
+    assert_int_equal(device_cpu_create(&d, &p, &err), RIDGE_EINVAL);
+    assert_null(d);
+    if (strstr(err.text, expected) == NULL) fail_msg("%s", err.text);
+}
+
+static void test_affinity(void **state) {
+    (void)state;
+    char one[16], two[32];
+    cpu_list own;
+    assert_int_equal(cpus_allowed(&own, NULL), RIDGE_OK);
+    snprintf(one, sizeof one, "%d", own.ids[0]);
+    check_threads((device_cpu_params){.cpu_affinity = one}, 1);
+    check_threads((device_cpu_params){.cpu_affinity = "auto"}, cpus_usable());
+    check_refused((device_cpu_params){.n_threads = 2, .cpu_affinity = one}, "1 for 2 threads");
+    check_refused((device_cpu_params){.n_threads_batch = 3, .cpu_affinity = one},
+                  "1 for 3 threads");
+    check_refused((device_cpu_params){.n_threads = own.n + 1, .cpu_affinity = "auto"},
+                  "processors 'auto': ");
+    check_refused((device_cpu_params){.cpu_affinity = "0-"}, "expected a list such as");
+    if (own.n > 1) {
+        snprintf(two, sizeof two, "%d,%d", own.ids[1], own.ids[0]);
+        check_threads(
+            (device_cpu_params){.n_threads_batch = 2, .n_threads = 1, .cpu_affinity = two}, 2);
+    }
+    cpu_list_free(&own);
 }
 
 /* Blocks at the ends of what a file may hold: quants all one byte (0, -128, -1, 127) and scales of
@@ -658,6 +728,8 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_thread_counts),
+        cmocka_unit_test(test_affinity),
         cmocka_unit_test(test_extreme_blocks),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_overflowed_values),

@@ -216,6 +216,22 @@ def test_peaks_that_cannot_be_stored(ridge, model, tmp_path):
     assert [p.name for p in (tmp_path / "taken").iterdir()] == ["peaks.json"] and not (tmp_path / "absent").exists()
 
 
+def test_threads_are_pinned_where_that_can_be(ridge, model):
+    """The process's own mask bounds what can be asked for; nothing is pinned unless asked."""
+    own = sorted(os.sched_getaffinity(0))
+    args = ("run", model("smollm2-135m"), "hi", "--max-tokens", "12")
+    text = ridge.text(*args)
+    assert ridge.text(*args, "--cpu-affinity", "auto") == text
+    assert ridge.text(*args, "--cpu-affinity", own[-1]) == text  # so many threads as the list has processors
+    absent = next(i for i in range(65536) if i not in own)
+    for flags, expected in ((("--cpu-affinity", "0-"), "'0-'"), (("--cpu-affinity", absent), f"'{absent}'"),
+                            (("--cpu-affinity", f"{own[0]},{own[0]}"), "twice"),
+                            (("--cpu-affinity", own[0], "--threads", 2), "1 for 2 threads"),
+                            (("--threads-batch", -1), "--threads-batch")):
+        done = ridge(*args, *flags, status=None)
+        assert done.returncode == 1 and expected.encode() in done.stderr, flags
+
+
 def test_outputs_that_take_nothing(ridge, model, tmp_path):
     """A full disk or a closed output: said on stderr, exit 1; never written into what was opened next."""
     path, logits = model("smollm2-135m"), tmp_path / "logits"

@@ -85,7 +85,9 @@ def test_same_bits_however_it_is_computed(ridge, golden, each_model, tmp_path):
     reference = None
     for i, flags in enumerate([[], ["--threads", 1], ["--max-num-batched-tokens", 1], ["--max-num-batched-tokens", 7],
                                ["--max-num-batched-tokens", 32, "--block-size", 1], ["--block-size", 7],
-                               ["--max-num-batched-tokens", 512, "--block-size", 64, "--threads", 3]]):
+                               ["--max-num-batched-tokens", 512, "--block-size", 64, "--threads", 3],
+                               ["--threads", 1, "--threads-batch", 2, "--max-num-batched-tokens", 24],
+                               ["--threads", 3, "--threads-batch", 1], ["--threads", 1, "--cpu-affinity", "auto"]]):
         ids = long[:96] if "--max-num-batched-tokens" in flags and 1 in flags else long[:600]
         file = tmp_path / f"{i}.f32"
         ridge("score", path, "--ids", "--json", "--top", 1, "--logits", file, *flags, stdin=json.dumps(ids), timeout=900)

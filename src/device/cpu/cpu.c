@@ -4,6 +4,7 @@
 #include <cpuid.h>
 #endif
 
+#include "base/cpus.h"
 #include "device/cpu/cpu_internal.h"
 
 #if defined(__x86_64__)
@@ -152,14 +153,32 @@ static const device_vtable vtable = {
     .profile = cpu_profile,
 };
 
+/* The team, of as many members as the larger count says, pinned where that is asked for. */
+static ridge_status make_team(cpu_device *d, const device_cpu_params *p, ridge_error *err) {
+    cpu_list cpus = {0};
+    if (p->cpu_affinity != NULL) RIDGE_TRY(cpus_choose(&cpus, "", p->cpu_affinity, err));
+    int usable = cpus_usable();
+    if (cpus.n > 0 && cpus.n < usable) usable = cpus.n;
+    d->n_threads = p->n_threads > 0 ? p->n_threads : usable;
+    d->n_threads_batch = p->n_threads_batch > 0 ? p->n_threads_batch : d->n_threads;
+    int n = device_cpu_threads(&d->base);
+    ridge_status status = RIDGE_OK;
+    if (p->cpu_affinity != NULL && cpus.n < n)
+        status = RIDGE_FAIL(err, RIDGE_EINVAL, "processors '%s': %d for %d threads",
+                            p->cpu_affinity, cpus.n, n);
+    if (status == RIDGE_OK) status = team_create(&d->team, n, err);
+    if (status == RIDGE_OK && p->cpu_affinity != NULL) status = team_pin(d->team, cpus.ids, err);
+    cpu_list_free(&cpus);
+    return status;
+}
+
 ridge_status device_cpu_create(device **out, const device_cpu_params *p, ridge_error *err) {
     cpu_device *d = mem_zalloc(1, sizeof *d);
     if (d == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "device");
     d->base.vtable = &vtable;
     d->precise = p->precise;
     ridge_status status = cpu_kernels_choose(&d->kernels, p->isa, err);
-    if (status == RIDGE_OK)
-        status = team_create(&d->team, p->n_threads > 0 ? p->n_threads : team_usable_cpus(), err);
+    if (status == RIDGE_OK) status = make_team(d, p, err);
     if (status != RIDGE_OK) {
         cpu_destroy(&d->base);
         return status;
@@ -170,4 +189,9 @@ ridge_status device_cpu_create(device **out, const device_cpu_params *p, ridge_e
 
 const char *device_cpu_isa(const device *d) {
     return ((const cpu_device *)d)->kernels->isa;
+}
+
+int device_cpu_threads(const device *d) {
+    const cpu_device *cpu = (const cpu_device *)d;
+    return cpu->n_threads > cpu->n_threads_batch ? cpu->n_threads : cpu->n_threads_batch;
 }

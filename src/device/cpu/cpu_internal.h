@@ -213,7 +213,8 @@ struct dev_kv {
 typedef struct {
     device base;
     const cpu_kernels *kernels;
-    team *team;
+    team *team; /* of as many as the larger count says */
+    int n_threads, n_threads_batch;
     bool precise;
     dev_account account;
 } cpu_device;

@@ -194,9 +194,9 @@ static void run_steps(dev_compiled *c, cpu_run *r) {
     r->c = c;
     r->k = d->kernels;
     r->team = d->team;
-    r->n_members = team_size(d->team);
+    r->n_members = r->n_rows <= DEV_FEW_ROWS ? d->n_threads : d->n_threads_batch;
     double start = clock_now_s();
-    team_run_pieces(d->team, run_member, r);
+    team_run_first(d->team, r->n_members, run_member, r);
     double end = clock_now_s();
     if (r->n_steps > 0) r->steps[r->n_steps - 1].seconds += end - r->began;
     d->account.seconds += end - start;

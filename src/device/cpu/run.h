@@ -8,7 +8,7 @@ typedef struct {
     dev_compiled *c;
     const cpu_kernels *k;
     team *team;
-    int n_members;
+    int n_members; /* how many of the team take part */
     cpu_step *steps;
     size_t n_steps;
     double began;           /* the step that member 0 is in */
