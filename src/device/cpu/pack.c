@@ -1,8 +1,12 @@
 /* device/cpu/pack: from the file's quantised rows to panels of 16 (layout: cpu_internal.h).
  *
- * One reader per family of formats turns a block of 32 values into plain quants and scales; one
- * writer lays 16 rows of them out. Scales are moved, never recomputed. Layouts of the file's
+ * One reader per family of formats turns a block of 32 values of 16 rows into plain quants and
+ * scales; one writer lays them out. Scales are moved, never recomputed. Layouts of the file's
  * blocks: format/quant.c.
+ *
+ * The whole model passes here before the first token. So nothing is done value by value: four bytes
+ * of each of the 16 rows are one vector, of the compiler's kind, which every machine has. Rows that
+ * a panel lacks are zero all the way.
  */
 #include <string.h>
 
@@ -39,76 +43,144 @@ size_t cpu_panel_bytes(const cpu_format *f, uint32_t cols) {
     return cols / (CPU_BLOCK * f->n_blocks) * cpu_super_bytes(f);
 }
 
-/* 32 values of one row, as the file says them. */
+typedef uint32_t lanes __attribute__((vector_size(4 * CPU_PANEL))); /* four bytes of each row */
+
+/* 32 values of 16 rows, as the file says them. */
 typedef struct {
-    uint8_t q[CPU_BLOCK];
-    uint16_t d, m;  /* f16 of the superblock */
-    uint8_t sub[2]; /* sub-scales: (sc, mn), or one per half; i8 where signed */
+    lanes q[CPU_QUADS];    /* byte j of q[i][r]: value 4i + j of row r */
+    lanes high[CPU_QUADS]; /* of the readers: upper bits on their way into q */
+    uint16_t d[CPU_PANEL]; /* f16 of the superblock */
+    uint16_t m[CPU_PANEL];
+    uint8_t sub[2][CPU_PANEL]; /* sub-scales: (sc, mn), or one per half; i8 where signed */
 } plain_block;
 
-static uint16_t read_u16(const uint8_t *p) {
-    return (uint16_t)(p[0] | p[1] << 8);
+/* The same superblock of each row. */
+typedef struct {
+    const uint8_t *at;
+    size_t stride;
+    uint32_t n_rows;
+    lanes present; /* all ones for each row that is there */
+} source;
+
+#define BYTES(x) ((x)*0x01010101u) /* the four of a lane */
+
+/* 16 bytes of each of four rows, turned into lanes [r, r + 4) of four vectors. */
+static inline void turn(const uint8_t *p, size_t stride, uint32_t r, lanes *out) {
+    typedef uint32_t four __attribute__((vector_size(16)));
+    four row[4], pair[4], column[4];
+    for (uint32_t i = 0; i < 4; i++) memcpy(&row[i], p + i * stride, sizeof *row);
+    for (uint32_t i = 0; i < 2; i++) {
+        pair[i] = __builtin_shufflevector(row[2 * i], row[2 * i + 1], 0, 4, 1, 5);
+        pair[i + 2] = __builtin_shufflevector(row[2 * i], row[2 * i + 1], 2, 6, 3, 7);
+    }
+    for (uint32_t i = 0; i < 4; i += 2) {
+        column[i] = __builtin_shufflevector(pair[i], pair[i + 1], 0, 1, 4, 5);
+        column[i + 1] = __builtin_shufflevector(pair[i], pair[i + 1], 2, 3, 6, 7);
+    }
+    for (uint32_t i = 0; i < 4; i++) memcpy((uint32_t *)&out[i] + r, &column[i], sizeof *column);
 }
 
-static void read_nibbles(const uint8_t *p, uint8_t *q) {
-    for (int i = 0; i < 16; i++) {
-        q[i] = p[i] & 15;
-        q[i + 16] = p[i] >> 4;
-    }
+/* n times 16 bytes of each row, from `offset` of its superblock. */
+static inline void gather(const source *s, size_t offset, uint32_t n, lanes *out) {
+    uint32_t r = 0;
+    for (; r + 4 <= s->n_rows; r += 4)
+        for (uint32_t i = 0; i < n; i++)
+            turn(s->at + r * s->stride + offset + (size_t)16 * i, s->stride, r, out + 4 * i);
+    for (; r < s->n_rows; r++)
+        for (uint32_t i = 0; i < 4 * n; i++)
+            memcpy((uint32_t *)&out[i] + r, s->at + r * s->stride + offset + (size_t)4 * i, 4);
 }
 
-/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL: block b of a row. */
-static void read_small(const cpu_format *f, const uint8_t *row, uint32_t b, plain_block *out) {
-    const uint8_t *p = row + (size_t)b * quant_block_bytes(f->type);
-    out->d = read_u16(p);
-    p += 2;
-    if (f->scaling == CPU_SCALE_MIN) {
-        out->m = read_u16(p);
-        p += 2;
-    }
+static void gather_word(const source *s, size_t offset, lanes *out) {
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        memcpy((uint32_t *)out + r, s->at + r * s->stride + offset, 4);
+}
+
+static void gather_f16(const source *s, size_t offset, uint16_t *out) {
+    for (uint32_t r = 0; r < s->n_rows; r++) memcpy(&out[r], s->at + r * s->stride + offset, 2);
+}
+
+/* The sub-scales of the two halves, next to each other in the file. */
+static void gather_halves(const source *s, size_t offset, plain_block *out) {
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        for (uint32_t h = 0; h < 2; h++) out->sub[h][r] = s->at[r * s->stride + offset + h];
+}
+
+/* What holds for a superblock. */
+static void read_head(const cpu_format *f, const source *s, plain_block *out) {
+    size_t at = f->type == QUANT_Q2_K   ? 80
+                : f->type == QUANT_Q3_K ? 108
+                : f->type == QUANT_Q6_K ? 208
+                                        : 0;
+    gather_f16(s, at, out->d);
+    if (f->has_min) gather_f16(s, at + 2, out->m);
+}
+
+static void narrow(const lanes *v, uint8_t *out) {
+    uint32_t x[CPU_PANEL];
+    memcpy(x, v, sizeof x);
+    for (uint32_t r = 0; r < CPU_PANEL; r++) out[r] = (uint8_t)x[r];
+}
+
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL. */
+static void read_small(const cpu_format *f, const source *s, plain_block *out) {
+    size_t at = f->scaling == CPU_SCALE_MIN ? 4 : 2;
     if (f->planes == CPU_U8) {
-        for (int i = 0; i < 32; i++) out->q[i] = p[i] ^ 0x80; /* i8 + 128 */
+        gather(s, at, 2, out->q);
+        for (uint32_t i = 0; i < CPU_QUADS; i++)
+            out->q[i] ^= s->present & BYTES(0x80u); /* i8 + 128 */
         return;
     }
     if (f->planes == CPU_U5) {
-        read_nibbles(p + 4, out->q);
-        for (int i = 0; i < 32; i++) out->q[i] |= (uint8_t)((p[i / 8] >> (i % 8) & 1) << 4);
-        return;
+        gather_word(s, at, out->high);
+        at += 4;
     }
-    read_nibbles(p, out->q);
+    gather(s, at, 1, out->q);
+    for (uint32_t i = 0; i < CPU_QUADS / 2; i++) {
+        out->q[i + 4] = out->q[i] >> 4 & BYTES(15u);
+        out->q[i] &= BYTES(15u);
+    }
+    if (f->planes != CPU_U5) return;
+    for (uint32_t i = 0; i < CPU_QUADS; i++) { /* four bits, one to a byte */
+        lanes x = out->high[0] >> 4 * i & 15;
+        x = (x | x << 14) & 0x00030003;
+        out->q[i] |= ((x | x << 7) & BYTES(1u)) << 4;
+    }
 }
 
-/* Scale and minimum j of the twelve bytes of Q4_K and Q5_K. */
-static void read_sub_min(const uint8_t *s, uint32_t j, uint8_t sub[2]) {
-    if (j < 4) {
-        sub[0] = s[j] & 63;
-        sub[1] = s[j + 4] & 63;
+/* Scale and minimum b of the twelve bytes of Q4_K and Q5_K. */
+static void read_sub_min(const source *s, uint32_t b, plain_block *out) {
+    lanes p[4] = {0}, sc, mn;
+    uint32_t at = 8 * (b % 4);
+    gather(s, 4, 1, p);
+    for (int i = 0; i < 3; i++) p[i] >>= at;
+    if (b < 4) {
+        sc = p[0] & 63;
+        mn = p[1] & 63;
     } else {
-        sub[0] = (uint8_t)((s[j + 4] & 15) | s[j - 4] >> 6 << 4);
-        sub[1] = (uint8_t)(s[j + 4] >> 4 | s[j] >> 6 << 4);
+        sc = (p[2] & 15) | (p[0] & 0xC0) >> 2;
+        mn = (p[2] & 0xF0) >> 4 | (p[1] & 0xC0) >> 2;
     }
+    narrow(&sc, out->sub[0]);
+    narrow(&mn, out->sub[1]);
 }
 
-/* Q4_K and Q5_K: block b of a superblock. */
-static void read_k45(const uint8_t *p, bool five, uint32_t b, plain_block *out) {
-    const uint8_t *high = p + 16, *q = p + 16 + (five ? 32 : 0) + b / 2 * 32;
-    out->d = read_u16(p);
-    out->m = read_u16(p + 2);
-    read_sub_min(p + 4, b, out->sub);
-    for (int i = 0; i < 32; i++) {
-        uint8_t v = b & 1 ? q[i] >> 4 : q[i] & 15;
-        out->q[i] = (uint8_t)(v | (five ? (high[i] >> b & 1) << 4 : 0));
-    }
+/* Q4_K and Q5_K: block b of the superblock, as in the next ones. */
+static void read_k45(const source *s, bool five, uint32_t b, plain_block *out) {
+    read_sub_min(s, b, out);
+    gather(s, (five ? 48 : 16) + b / 2 * 32, 2, out->q);
+    if (five) gather(s, 16, 2, out->high);
+    for (uint32_t i = 0; i < CPU_QUADS; i++)
+        out->q[i] = (out->q[i] >> 4 * (b & 1) & BYTES(15u)) | (out->high[i] >> b & BYTES(1u)) << 4;
 }
 
-static void read_q6k(const uint8_t *p, uint32_t b, plain_block *out) {
-    const uint8_t *low = p + b / 4 * 64 + (b & 1) * 32, *high = p + 128 + b / 4 * 32;
-    for (int i = 0; i < 32; i++) {
-        int v = b & 2 ? low[i] >> 4 : low[i] & 15;
-        out->q[i] = (uint8_t)(v | (high[i] >> 2 * (b & 3) & 3) << 4);
-    }
-    memcpy(out->sub, p + 192 + 2 * b, 2);
-    out->d = read_u16(p + 208);
+static void read_q6k(const source *s, uint32_t b, plain_block *out) {
+    gather(s, b / 4 * 64 + (b & 1) * 32, 2, out->q);
+    gather(s, 128 + b / 4 * 32, 2, out->high);
+    for (uint32_t i = 0; i < CPU_QUADS; i++)
+        out->q[i] = (out->q[i] >> 4 * (b >> 1 & 1) & BYTES(15u)) |
+                    (out->high[i] >> 2 * (b & 3) & BYTES(3u)) << 4;
+    gather_halves(s, 192 + 2 * b, out);
 }
 
 static uint8_t q3k_scale(const uint8_t *s, uint32_t j) {
@@ -116,99 +188,125 @@ static uint8_t q3k_scale(const uint8_t *s, uint32_t j) {
     return (uint8_t)((low | high << 4) - 32);
 }
 
-static void read_q3k(const uint8_t *p, uint32_t b, plain_block *out) {
-    const uint8_t *high = p, *low = p + 32 + b / 4 * 32;
-    for (int i = 0; i < 32; i++)
-        out->q[i] = (uint8_t)((low[i] >> 2 * (b & 3) & 3) | (high[i] >> b & 1) << 2);
-    for (uint32_t h = 0; h < 2; h++) out->sub[h] = q3k_scale(p + 96, 2 * b + h);
-    out->d = read_u16(p + 108);
+static void read_q3k(const source *s, uint32_t b, plain_block *out) {
+    gather(s, 32 + b / 4 * 32, 2, out->q);
+    gather(s, 0, 2, out->high);
+    for (uint32_t i = 0; i < CPU_QUADS; i++)
+        out->q[i] = (out->q[i] >> 2 * (b & 3) & BYTES(3u)) | (out->high[i] >> b & BYTES(1u)) << 2;
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        for (uint32_t h = 0; h < 2; h++)
+            out->sub[h][r] = q3k_scale(s->at + r * s->stride + 96, 2 * b + h);
 }
 
-static void read_q2k(const uint8_t *p, uint32_t b, plain_block *out) {
-    const uint8_t *low = p + 16 + b / 4 * 32;
-    for (int i = 0; i < 32; i++) out->q[i] = low[i] >> 2 * (b & 3) & 3;
-    memcpy(out->sub, p + 2 * b, 2);
-    out->d = read_u16(p + 80);
-    out->m = read_u16(p + 82);
+static void read_q2k(const source *s, uint32_t b, plain_block *out) {
+    gather(s, 16 + b / 4 * 32, 2, out->q);
+    for (uint32_t i = 0; i < CPU_QUADS; i++) out->q[i] = out->q[i] >> 2 * (b & 3) & BYTES(3u);
+    gather_halves(s, 2 * b, out);
 }
 
-static void read_block(const cpu_format *f, const uint8_t *row, uint32_t b, plain_block *out) {
-    const uint8_t *super = row + (size_t)(b / 8) * quant_block_bytes(f->type);
+static void read_block(const cpu_format *f, const source *s, uint32_t b, plain_block *out) {
     switch (f->type) {
-    case QUANT_Q2_K: read_q2k(super, b % 8, out); break;
-    case QUANT_Q3_K: read_q3k(super, b % 8, out); break;
-    case QUANT_Q4_K: read_k45(super, false, b % 8, out); break;
-    case QUANT_Q5_K: read_k45(super, true, b % 8, out); break;
-    case QUANT_Q6_K: read_q6k(super, b % 8, out); break;
-    default: read_small(f, row, b, out); break;
+    case QUANT_Q2_K: read_q2k(s, b, out); break;
+    case QUANT_Q3_K: read_q3k(s, b, out); break;
+    case QUANT_Q4_K: read_k45(s, false, b, out); break;
+    case QUANT_Q5_K: read_k45(s, true, b, out); break;
+    case QUANT_Q6_K: read_q6k(s, b, out); break;
+    default: read_small(f, s, out); break;
     }
 }
 
-static void put_nibbles(uint8_t *plane, const uint8_t *q, uint32_t r) {
-    for (uint32_t k = 0; k < CPU_BLOCK; k++) {
-        uint32_t quad = k / 4;
-        plane[quad / 2 * 64 + r * 4 + k % 4] |= (uint8_t)((q[k] & 15) << 4 * (quad & 1));
+static void put(uint8_t *plane, lanes *v) {
+    memcpy(plane, v, sizeof *v);
+}
+
+static void put_nibbles(const lanes *q, uint8_t *plane) {
+    for (uint32_t i = 0; i < CPU_QUADS; i += 2) {
+        lanes out = (q[i] & BYTES(15u)) | (q[i + 1] & BYTES(15u)) << 4;
+        put(plane + i / 2 * sizeof out, &out);
     }
 }
 
 /* Two bits of each quant, from bit `shift` of it. */
-static void put_pairs(uint8_t *plane, const uint8_t *q, uint32_t r, int shift) {
-    for (uint32_t k = 0; k < CPU_BLOCK; k++) {
-        uint32_t quad = k / 4;
-        plane[quad / 4 * 64 + r * 4 + k % 4] |= (uint8_t)((q[k] >> shift & 3) << 2 * (quad & 3));
+static inline void put_pairs(const lanes *q, int shift, uint8_t *plane) {
+    for (uint32_t i = 0; i < CPU_QUADS; i += 4) {
+        lanes out = q[i] >> shift & BYTES(3u);
+        for (uint32_t j = 1; j < 4; j++) out |= (q[i + j] >> shift & BYTES(3u)) << 2 * j;
+        put(plane + i / 4 * sizeof out, &out);
     }
 }
 
-static void put_bits(uint8_t *plane, const uint8_t *q, uint32_t r, int shift) {
-    for (uint32_t k = 0; k < CPU_BLOCK; k++)
-        plane[r * 4 + k % 4] |= (uint8_t)((q[k] >> shift & 1) << k / 4);
+static inline void put_bits(const lanes *q, int shift, uint8_t *plane) {
+    lanes out = q[0] >> shift & BYTES(1u);
+    for (uint32_t i = 1; i < CPU_QUADS; i++) out |= (q[i] >> shift & BYTES(1u)) << i;
+    put(plane, &out);
 }
 
-static void put_quants(const cpu_format *f, const uint8_t *q, uint32_t r, uint8_t *plane) {
+static void put_quants(const cpu_format *f, const lanes *q, uint8_t *plane) {
     switch (f->planes) {
-    case CPU_U2: put_pairs(plane, q, r, 0); break;
+    case CPU_U2: put_pairs(q, 0, plane); break;
     case CPU_U3:
-        put_pairs(plane, q, r, 0);
-        put_bits(plane + 128, q, r, 2);
+        put_pairs(q, 0, plane);
+        put_bits(q, 2, plane + 128);
         break;
     case CPU_U4:
-    case CPU_U4_TABLE: put_nibbles(plane, q, r); break;
+    case CPU_U4_TABLE: put_nibbles(q, plane); break;
     case CPU_U5:
-        put_nibbles(plane, q, r);
-        put_bits(plane + 256, q, r, 4);
+        put_nibbles(q, plane);
+        put_bits(q, 4, plane + 256);
         break;
     case CPU_U6:
-        put_nibbles(plane, q, r);
-        put_pairs(plane + 256, q, r, 4);
+        put_nibbles(q, plane);
+        put_pairs(q, 4, plane + 256);
         break;
-    case CPU_U8:
-        for (uint32_t k = 0; k < CPU_BLOCK; k++) plane[k / 4 * 64 + r * 4 + k % 4] = q[k];
-        break;
+    case CPU_U8: memcpy(plane, q, f->quant_bytes); break;
     }
 }
 
 void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, uint32_t n_rows,
                     uint32_t cols, uint8_t *panel) {
-    for (uint32_t r = 0; r < n_rows; r++) {
-        for (uint32_t b = 0; b < cols / CPU_BLOCK; b++) {
-            plain_block block = {0};
-            read_block(f, rows + r * row_bytes, b, &block);
-            uint8_t *head = panel + b / f->n_blocks * cpu_super_bytes(f);
-            uint8_t *at =
-                head + f->head_bytes + (size_t)(b % f->n_blocks) * (f->quant_bytes + f->sub_bytes);
-            memcpy(head + 2 * r, &block.d, 2);
-            if (f->head_bytes == 64) memcpy(head + 32 + 2 * r, &block.m, 2);
-            put_quants(f, block.q, r, at);
-            for (uint32_t i = 0; i < f->sub_bytes / CPU_PANEL; i++)
-                at[f->quant_bytes + i * CPU_PANEL + r] = block.sub[i];
+    source s = {rows, row_bytes, n_rows, {0}};
+    for (uint32_t r = 0; r < n_rows; r++) s.present[r] = UINT32_MAX;
+    plain_block block = {0};
+    uint32_t n_supers = cols / (CPU_BLOCK * f->n_blocks);
+    size_t file_bytes = quant_block_bytes(f->type);
+    for (uint32_t i = 0; i < n_supers; i++, s.at += file_bytes) {
+        read_head(f, &s, &block);
+        memcpy(panel, block.d, sizeof block.d);
+        if (f->has_min) memcpy(panel + sizeof block.d, block.m, sizeof block.m);
+        panel += f->head_bytes;
+        for (uint32_t b = 0; b < f->n_blocks; b++) {
+            read_block(f, &s, b, &block);
+            put_quants(f, block.q, panel);
+            memcpy(panel + f->quant_bytes, block.sub, f->sub_bytes);
+            panel += f->quant_bytes + f->sub_bytes;
         }
     }
 }
 
+/* Two elements of 16 bits in each lane: those of two columns. */
+static void put_columns(const lanes *v, uint8_t *panel) {
+    uint32_t x[CPU_PANEL];
+    uint16_t column[2][CPU_PANEL];
+    memcpy(x, v, sizeof x);
+    for (uint32_t r = 0; r < CPU_PANEL; r++) {
+        column[0][r] = (uint16_t)x[r];
+        column[1][r] = (uint16_t)(x[r] >> 16);
+    }
+    memcpy(panel, column, sizeof column);
+}
+
 void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_bytes,
                           uint32_t n_rows, uint32_t cols, uint8_t *panel) {
-    for (uint32_t r = 0; r < n_rows; r++)
-        for (uint32_t k = 0; k < cols; k++)
-            memcpy(panel + ((size_t)k * CPU_PANEL + r) * elem_bytes,
-                   rows + r * row_bytes + (size_t)k * elem_bytes, elem_bytes);
+    source s = {rows, row_bytes, n_rows, {0}};
+    lanes v[4] = {0};
+    uint32_t k = 0, step = 16 / elem_bytes;
+    for (; k + step <= cols; k += step, s.at += 16, panel += sizeof v) {
+        gather(&s, 0, 1, v);
+        if (elem_bytes == 4) memcpy(panel, v, sizeof v);
+        for (uint32_t i = 0; i < 4 && elem_bytes == 2; i++)
+            put_columns(&v[i], panel + i * sizeof *v);
+    }
+    for (; k < cols; k++, s.at += elem_bytes, panel += CPU_PANEL * elem_bytes)
+        for (uint32_t r = 0; r < n_rows; r++)
+            memcpy(panel + r * elem_bytes, s.at + r * row_bytes, elem_bytes);
 }
