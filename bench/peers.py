@@ -1,101 +1,251 @@
 #!/usr/bin/env python3
-"""Speed of ridge and of llama.cpp on this machine, in turn (A B A B ...), and their ratio.
+"""Speed of ridge and of its peers on this machine, in turn (A B C A B C ...), and the ratios.
 
-    bench/peers.py --llama-python PYTHON [--rounds 5] [--threads 2] [MODEL ...]
+    bench/peers.py [--llama-python PYTHON] [--ik-bench PATH] [--openvino-python PYTHON] [--batch 4,16,32] [MODEL ...]
 
-Prefill of --prompt tokens and decode of --gen tokens at that context, each program at its default settings with the
-same number of threads. Each round runs both, so that a slow minute of the machine meets both; reported are medians,
-the median of the rounds' ratios (above 1: ridge is faster) and the ratios' range. Without --llama-python only ridge
-is measured. The peer is llama-cpp-python built from source in a virtual environment outside the checkout.
+Peers are those that are named; without any only ridge is measured.
+  --llama-python     a Python with llama-cpp-python (build it from source: its wheels are built for any machine)
+  --ik-bench         the llama-bench of an ik_llama.cpp that you built; for --batch also the llama-batched-bench beside it
+  --openvino-python  a Python with openvino-genai
+
+Measured are the prefill of --prompt tokens and the decode of --gen tokens at that context; with --batch also how fast so
+many sequences decode together, each at a context of its own of --batch-context tokens. The same number of threads for
+all, a warm run before each; every program at its default settings, ik_llama.cpp at those of run-time repacking and
+flash attention that are its fastest for the file (tried first). Each round runs everyone, so that a slow minute of the
+machine meets all. Reported are medians, and of each round's ratios (above 1: ridge is faster) the median and the range;
+"fastest" is the fastest peer of the round.
 """
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
+import subprocess
 import sys
+import tempfile
 
 import common
 
-PHASES = ("prefill", "decode")
+HERE = pathlib.Path(__file__).resolve().parent
+# ik_llama.cpp: what a user would know to try: (words, flags of llama-bench, flags of llama-batched-bench)
+IK_SETTINGS = [(f"{'with' if repack else 'no'} repacking, {'with' if flash else 'no'} flash attention",
+                ["-rtr", str(repack), "-fa", str(flash)], ["-rtr"] * repack + ["-no-fa"] * (1 - flash))
+               for repack in (0, 1) for flash in (0, 1)]
 
 
-def run_ridge(path, args):
-    out = common.run_json([common.BINARY, "bench", path, "--prompt", str(args.prompt), "--gen", str(args.gen),
-                           "--batch", "1", "--threads", str(args.threads), "--json"])
-    rates = {r["phase"]: r["tokens_per_s"] for r in out["results"] if r["batch"] == 1}
-    return {phase: rates[phase] for phase in PHASES}, out["machine"]
+class CannotLoad(Exception):
+    """The peer does not know what is in this file."""
 
 
-def run_llama(path, args):
-    script = pathlib.Path(__file__).with_name("llama_peer.py")
-    out = common.run_json([args.llama_python, script, "speed", path, str(args.prompt), str(args.gen),
-                           str(args.threads)])
-    return {phase: out[f"{phase}_tokens_per_s"] for phase in PHASES}
+def batch_key(n):
+    return f"decode x{n}"
 
 
-def measure(path, args):
-    """{"ridge": {phase: [rate per round]}, "llama.cpp": ...}, and what ridge says of the machine."""
-    rates = {"ridge": {p: [] for p in PHASES}}
-    if args.llama_python:
-        rates["llama.cpp"] = {p: [] for p in PHASES}
+class Ridge:
+    name = "ridge"
     machine = {}
+
+    def run(self, path, args):
+        def bench(prompt, gen, batches):
+            out = common.run_json([common.BINARY, "bench", path, "--prompt", str(prompt), "--gen", str(gen), "--batch",
+                                   ",".join(map(str, batches)), "--threads", str(args.threads), "--repeat", "1",
+                                   "--json"])
+            self.machine = out["machine"]
+            return out["results"]
+
+        prefill, decode = bench(args.prompt, args.gen, [1])
+        rates = {"prefill": prefill["tokens_per_s"], "decode": decode["tokens_per_s"]}
+        if args.batch:
+            for r in bench(args.batch_context, args.batch_gen, args.batch)[1:]:
+                rates[batch_key(r["batch"])] = r["tokens_per_s"]
+        return rates
+
+
+class PythonPeer:
+    """A peer that a script beside this one drives, in the Python that has the peer's package."""
+
+    def __init__(self, name, python, script, has_batches):
+        self.name, self.python, self.script, self.has_batches = name, python, HERE / script, has_batches
+
+    def run(self, path, args):
+        command = [self.python, self.script, "speed", path, args.prompt, args.gen, args.threads]
+        if args.batch and self.has_batches:
+            command += [",".join(map(str, args.batch)), args.batch_context, args.batch_gen]
+        out = common.run_json(list(map(str, command)))
+        if "cannot_load" in out:
+            raise CannotLoad(out["cannot_load"])
+        batches = {batch_key(n): rate for n, rate in out.get("batch", {}).items()}
+        return {"prefill": out["prefill"], "decode": out["decode"], **batches}
+
+
+class Ik:
+    name = "ik_llama.cpp"
+
+    def __init__(self, bench):
+        self.bench, self.batched = bench, pathlib.Path(bench).with_name("llama-batched-bench")
+        self.settings = {}  # per file
+
+    def run(self, path, args):
+        if path not in self.settings:
+            self.settings[path] = self.fastest_settings(path, args)
+        words, flags, batched_flags = self.settings[path]
+        rates = self.speed(path, args, args.gen, flags)
+        if args.batch and self.batched.exists():
+            rates |= self.batch_speed(path, args, batched_flags)
+        return rates
+
+    def speed(self, path, args, n_gen, flags):
+        out = self.call([self.bench, "-m", path, "-t", str(args.threads), "-p", str(args.prompt), "-n", "0",
+                         "-gp", f"{args.prompt},{n_gen}", "-r", "1", "-o", "json", *flags]).stdout
+        prefill, decode = json.loads(out)
+        return {"prefill": prefill["avg_ts"], "decode": decode["avg_ts"]}
+
+    def batch_speed(self, path, args, flags):
+        n_ctx = max(args.batch) * (args.batch_context + args.batch_gen)
+        done = self.call([self.batched, "-m", path, "-t", str(args.threads), "-c", str(n_ctx),
+                          "-npp", str(args.batch_context), "-ntg", str(args.batch_gen),
+                          "-npl", ",".join(map(str, args.batch)), *flags])
+        rows = re.findall(r"^\|[ \d.|]+\|$", done.stdout + done.stderr, re.M)
+        columns = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]  # ..., B, ..., S_TG t/s, ...
+        rates = {batch_key(row[2]): float(row[7]) for row in columns}
+        if missing := {batch_key(n) for n in args.batch} - rates.keys():
+            raise SystemExit(f"{self.batched}: nothing of {', '.join(missing)}\n{done.stderr[-2000:]}")
+        return rates
+
+    def fastest_settings(self, path, args):
+        def score(settings):
+            rates = self.speed(path, args, min(args.gen, 32), settings[1])
+            return rates["prefill"] * rates["decode"]
+        return max(IK_SETTINGS, key=score)
+
+    @staticmethod
+    def call(command):
+        with tempfile.TemporaryDirectory(prefix="ridge-peers-") as folder:  # it writes its log where it stands
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
+        if done.returncode != 0:
+            if "load model" in done.stderr:
+                raise CannotLoad(done.stderr.strip().splitlines()[-1])
+            raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
+        return done
+
+
+def engines(args):
+    found = [Ridge()]
+    if args.llama_python:
+        found.append(PythonPeer("llama.cpp", args.llama_python, "llama_peer.py", has_batches=True))
+    if args.ik_bench:
+        found.append(Ik(os.path.abspath(args.ik_bench)))
+    if args.openvino_python:
+        found.append(PythonPeer("OpenVINO", args.openvino_python, "openvino_peer.py", has_batches=False))
+    return found
+
+
+def measure(path, everyone, args):
+    """([{engine: {phase: rate}} per round], {engine: why it cannot load the file})"""
+    rounds, refused = [], {}
     for number in range(args.rounds):
-        print(f"{common.short_name(path)}: round {number + 1} of {args.rounds}", file=sys.stderr)
-        got, machine = run_ridge(path, args)
-        turns = {"ridge": got}
-        if args.llama_python:
-            turns["llama.cpp"] = run_llama(path, args)
-        for who, phases in turns.items():
-            for phase in PHASES:
-                rates[who][phase].append(phases[phase])
-    return rates, machine
+        rounds.append({})
+        for engine in everyone:
+            if engine.name in refused:
+                continue
+            print(f"{common.short_name(path)}: round {number + 1} of {args.rounds}: {engine.name}", file=sys.stderr)
+            try:
+                rounds[-1][engine.name] = engine.run(path, args)
+            except CannotLoad as why:
+                refused[engine.name] = str(why)
+                print(f"{engine.name} cannot load {path}: {why}", file=sys.stderr)
+    return rounds, refused
 
 
-def summarise(name, rates):
+def spread(values):
+    return {"ratio": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def summarise(rounds, peers, phase):
+    """What ridge reached, and of each peer that did the phase its rate and ratio; the ratio to the round's fastest."""
+    ridge = [r["ridge"][phase] for r in rounds]
+    row = {"ridge": statistics.median(ridge), "peers": {}}
+    for name in peers:
+        rates = [r[name][phase] for r in rounds if phase in r.get(name, {})]
+        if len(rates) == len(ridge):
+            row["peers"][name] = {"rate": statistics.median(rates), **spread([a / b for a, b in zip(ridge, rates)])}
+    if row["peers"]:
+        row["fastest"] = spread([mine / max(r[name][phase] for name in row["peers"]) for mine, r in zip(ridge, rounds)])
+    return row
+
+
+def ratio_cell(s):
+    return f"{s['ratio']:.2f} ({s['min']:.2f}-{s['max']:.2f})"
+
+
+def print_results(results, peers, machine, args):
+    head = ["model", "phase", "ridge tok/s", *(f"{name} tok/s" for name in peers), *(f"ridge / {name}" for name in peers)]
+    if len(peers) > 1:
+        head.append("ridge / fastest")
     rows = []
-    for phase in PHASES:
-        row = {"model": name, "phase": phase, "ridge": statistics.median(rates["ridge"][phase])}
-        if "llama.cpp" in rates:
-            ratios = [a / b for a, b in zip(rates["ridge"][phase], rates["llama.cpp"][phase])]
-            row |= {"llama.cpp": statistics.median(rates["llama.cpp"][phase]), "ratio": statistics.median(ratios),
-                    "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    for r in results:
+        row = [r["model"], r["phase"], f"{r['ridge']:.1f}"]
+        for name in peers:
+            known = r["peers"].get(name)
+            row.append(f"{known['rate']:.1f}" if known else "cannot load" if name in r["cannot_load"] else "-")
+        row += [ratio_cell(r["peers"][name]) if name in r["peers"] else "" for name in peers]
+        if len(peers) > 1:
+            row.append(ratio_cell(r["fastest"]) if "fastest" in r else "")
         rows.append(row)
-    return rows
+    print(f"{machine.get('cpu', '?')}, {args.threads} threads, ridge {machine.get('isa', '?')}, {args.rounds} rounds")
+    common.print_table(head, rows)
+    for model, words in {r["model"]: r["ik_settings"] for r in results if "ik_settings" in r}.items():
+        print(f"ik_llama.cpp on {model}: {words}")
+
+
+def measure_model(model, everyone, args):
+    path = os.path.abspath(common.model_path(model))
+    peers = [engine.name for engine in everyone[1:]]
+    rounds, refused = measure(path, everyone, args)
+    settings = {"ik_settings": e.settings[path][0] for e in everyone if isinstance(e, Ik) and path in e.settings}
+    names = {"prefill": f"prefill {args.prompt}", "decode": f"decode {args.gen} at {args.prompt}"}
+    names |= {batch_key(n): f"decode x{n} at {args.batch_context}" for n in args.batch}
+    return [{"model": common.short_name(path), "phase": name, "cannot_load": refused, **settings,
+             **summarise(rounds, peers, phase)} for phase, name in names.items()]
+
+
+def sizes(text):
+    try:
+        values = [int(n) for n in text.split(",")]
+    except ValueError:
+        values = [0]
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"expected a list such as 4,16,32, found '{text}'")
+    return values
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=common.MODELS, metavar="MODEL")
-    parser.add_argument("--llama-python", metavar="PYTHON", help="a Python that can import llama_cpp")
+    parser.add_argument("--llama-python", metavar="PYTHON")
+    parser.add_argument("--ik-bench", metavar="PATH")
+    parser.add_argument("--openvino-python", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--gen", type=int, default=128)
+    parser.add_argument("--batch", type=sizes, default=[], metavar="N,N,...")
+    parser.add_argument("--batch-context", type=int, default=256)
+    parser.add_argument("--batch-gen", type=int, default=32, help="decode steps of each batch")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
-    # llama.cpp's threads spin at every operation: one busy neighbour on a small machine slows it a hundredfold.
+    # The peers' threads spin at every operation: one busy neighbour on a small machine slows them a hundredfold.
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"warning: the machine is busy (load {load:.1f}); ratios mean something only on a quiet one", file=sys.stderr)
-    results, machine = [], {}
-    for model in args.models:
-        path = common.model_path(model)
-        rates, machine = measure(path, args)
-        results += summarise(common.short_name(path), rates)
+    everyone = engines(args)
+    results = [row for model in args.models for row in measure_model(model, everyone, args)]
     if args.json:
-        print(json.dumps({"machine": machine, "prompt": args.prompt, "gen": args.gen, "threads": args.threads,
-                          "rounds": args.rounds, "results": results}))
-        return
-    head = ["model", "phase", "ridge tok/s"] + (["llama.cpp tok/s", "ratio", "range"] if args.llama_python else [])
-    rows = []
-    for r in results:
-        row = [r["model"], f"{r['phase']} {args.prompt if r['phase'] == 'prefill' else args.gen}", f"{r['ridge']:.1f}"]
-        if args.llama_python:
-            row += [f"{r['llama.cpp']:.1f}", f"{r['ratio']:.2f}", f"{r['ratio_min']:.2f}-{r['ratio_max']:.2f}"]
-        rows.append(row)
-    print(f"{machine.get('cpu', '?')}, {args.threads} threads, ridge {machine.get('isa', '?')}, {args.rounds} rounds")
-    common.print_table(head, rows)
+        print(json.dumps({"machine": everyone[0].machine, "threads": args.threads, "rounds": args.rounds,
+                          "results": results}))
+    else:
+        print_results(results, [engine.name for engine in everyone[1:]], everyone[0].machine, args)
 
 
 if __name__ == "__main__":

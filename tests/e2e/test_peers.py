@@ -1,0 +1,131 @@
+"""bench/peers.py with programs made here in the place of ridge and of its peers: who is called how, and what is reported."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MACHINE = {"cpu": "a machine", "isa": "portable"}
+
+# Each writes its arguments to the log beside it. The rates of ridge double with every call of the same kind.
+RIDGE = """
+batches = list(map(int, args[args.index("--batch") + 1].split(",")))
+results = [{"phase": "prefill", "batch": 1, "tokens_per_s": 1000.0 * calls}]
+results += [{"phase": "decode", "batch": n, "tokens_per_s": 100.0 * n * calls} for n in batches]
+print(json.dumps({"machine": MACHINE, "results": results}))
+"""
+PYTHON = """
+if "bad.gguf" in args[2] and "openvino" in args[0]:
+    print(json.dumps({"cannot_load": "such a file"}))
+else:
+    batch = {n: 50.0 * int(n) for n in args[6].split(",")} if len(args) > 6 else {}
+    print(json.dumps({"prefill": 250.0, "decode": 20.0, "batch": batch}))
+"""
+LLAMA_BENCH = """
+if "bad.gguf" in args[1]:
+    sys.exit("main: error: failed to load model 'bad.gguf'")
+fast = "-rtr 1 -fa 0" in " ".join(args)
+print(json.dumps([{"avg_ts": 500.0 if fast else 400.0}, {"avg_ts": 50.0 if fast else 60.0}]))
+"""
+BATCHED_BENCH = """
+print("|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |", file=sys.stderr)
+print("|-------|--------|------|--------|----------|----------|----------|----------|----------|----------|", file=sys.stderr)
+for n in args[args.index("-npl") + 1].split(","):
+    print(f"|   256 |     32 | {n:>4} |   1088 |    1.252 |   817.61 |    0.346 |   {25.0 * int(n)} |    1.599 |   680.59 |",
+          file=sys.stderr)
+"""
+
+
+class Peers:
+    """The programs, in a folder with two models, and bench/peers.py over them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.ridge, self.llama = self.program("ridge", RIDGE), self.program("python-llama", PYTHON)
+        self.openvino = self.program("python-openvino", PYTHON)
+        self.ik, self.batched = self.program("llama-bench", LLAMA_BENCH), self.program("llama-batched-bench", BATCHED_BENCH)
+        self.all = ["--llama-python", self.llama, "--ik-bench", self.ik, "--openvino-python", self.openvino]
+        for model in ("good.gguf", "bad.gguf"):
+            (folder / model).write_text("")
+
+    def program(self, name, body):
+        path = self.folder / name
+        path.write_text(f"#!{sys.executable}\nimport json, pathlib, sys\nMACHINE, args = {MACHINE!r}, sys.argv[1:]\n"
+                        f"log = pathlib.Path({str(self.folder / (name + '.log'))!r})\n"
+                        "with log.open('a') as f: f.write(json.dumps(args) + '\\n')\n"
+                        "calls = sum(json.loads(line)[2:4] == args[2:4] for line in log.read_text().splitlines())\n" + body)
+        path.chmod(0o755)
+        return path
+
+    def __call__(self, *args, model="good.gguf", status=0):
+        done = subprocess.run([sys.executable, ROOT / "bench" / "peers.py", *map(str, args), self.folder / model],
+                              env={**os.environ, "RIDGE_BIN": str(self.ridge)}, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stderr
+        return done
+
+    def calls(self, program):
+        """The arguments of every call that it got."""
+        log = self.folder / f"{program}.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def test_without_peers_only_ridge(peers):
+    out = json.loads(peers("--rounds", 3, "--json").stdout)
+    assert [(r["phase"], r["ridge"], r["peers"]) for r in out["results"]] == \
+        [("prefill 512", 2000.0, {}), ("decode 128 at 512", 200.0, {})]
+    assert out["machine"] == MACHINE and "fastest" not in out["results"][0]
+    assert len(peers.calls("ridge")) == 3 and not peers.calls("llama-bench")
+
+
+def test_ratios_and_their_spread(peers):
+    out = json.loads(peers(*peers.all, "--rounds", 3, "--batch", "4,16", "--json").stdout)
+    rows = {r["phase"]: r for r in out["results"]}
+    assert list(rows) == ["prefill 512", "decode 128 at 512", "decode x4 at 256", "decode x16 at 256"]
+    prefill = rows["prefill 512"]["peers"]
+    assert prefill["llama.cpp"] == {"rate": 250.0, "ratio": 8.0, "min": 4.0, "max": 12.0}
+    assert prefill["ik_llama.cpp"] == {"rate": 500.0, "ratio": 4.0, "min": 2.0, "max": 6.0}
+    assert rows["prefill 512"]["fastest"] == {"ratio": 4.0, "min": 2.0, "max": 6.0}
+    assert rows["decode 128 at 512"]["fastest"] == {"ratio": 4.0, "min": 2.0, "max": 6.0}
+    batch = rows["decode x16 at 256"]
+    assert batch["peers"]["llama.cpp"]["ratio"] == 4.0 and batch["peers"]["ik_llama.cpp"]["ratio"] == 8.0
+    assert "OpenVINO" not in batch["peers"] and batch["fastest"]["ratio"] == 4.0
+
+
+def test_ik_runs_at_its_fastest_settings_and_says_which(peers):
+    out = peers("--ik-bench", peers.ik, "--rounds", 2, "--batch", "4").stdout
+    assert "with repacking, no flash attention" in out
+    tried = peers.calls("llama-bench")
+    assert len(tried) == 4 + 2 and all(call[-4:] == ["-rtr", "1", "-fa", "0"] for call in tried[4:])
+    assert all(call[-2:] == ["-rtr", "-no-fa"] for call in peers.calls("llama-batched-bench"))
+
+
+def test_ik_without_its_batched_bench(peers):
+    peers.batched.unlink()
+    out = json.loads(peers("--ik-bench", peers.ik, "--rounds", 1, "--batch", "4", "--json").stdout)
+    assert out["results"][0]["peers"] and not out["results"][2]["peers"]
+
+
+def test_who_cannot_load_the_file_is_said_and_left_out(peers):
+    table = peers(*peers.all, "--rounds", 2, model="bad.gguf").stdout.splitlines()
+    cells = [cell.strip() for cell in table[3].split("|")[1:-1]]
+    assert cells == ["bad", "prefill 512", "1500.0", "250.0", "cannot load", "cannot load", "6.00 (4.00-8.00)", "", "",
+                     "6.00 (4.00-8.00)"]
+    assert len(peers.calls("python-openvino")) == 1
+
+
+@pytest.mark.parametrize("args", [("--batch", "0"), ("--batch", "4,x"), ("--no-such",)])
+def test_usage(peers, args):
+    peers(*args, status=2)
+
+
+def test_a_peer_that_fails_is_no_result(peers):
+    peers.llama.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    assert "broken" in peers("--llama-python", peers.llama, status=1).stderr
