@@ -165,15 +165,15 @@ void *arena_alloc(arena *a, size_t size) {
     if (a->head == NULL || a->head->size - a->head->used < rounded) {
         size_t block = rounded > 4096 ? rounded : 4096, bytes;
         if (!mem_add(block, sizeof(arena_block), &bytes)) return NULL;
-        arena_block *b = mem_alloc(bytes);
+        arena_block *b = mem_zalloc(1, bytes); /* the system's own zeros: not touched before use */
         if (b == NULL) return NULL;
-        *b = (arena_block){.next = a->head, .used = 0, .size = block};
+        b->next = a->head;
+        b->size = block;
         a->head = b;
     }
     void *p = a->head->data + a->head->used;
     a->head->used += rounded;
     a->used_bytes = total;
-    memset(p, 0, rounded);
     return p;
 }
 

@@ -201,8 +201,8 @@ struct dev_weight {
 struct dev_kv {
     dev_kv_layout layout;
     struct {
-        uint8_t *k, *v;     /* [n_layers][n_blocks][n_kv_heads][block_size / lanes][head_dim][lanes]
-                               and [n_layers][n_blocks][n_kv_heads][block_size][head_dim] */
+        uint8_t *k, *v;     /* [n_blocks][n_layers][n_kv_heads][block_size / lanes][head_dim][lanes]
+                               and [n_blocks][n_layers][n_kv_heads][block_size][head_dim] */
         size_t block_elems; /* n_kv_heads * head_dim * block_size */
         size_t bytes;       /* of k, and of v */
     } groups[DEV_MAX_GROUPS];

@@ -63,9 +63,11 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
     return RIDGE_OK;
 }
 
-/* First element of a block in a layer. */
+/* First element of a block in a layer. The layers of a block lie together: what a short context
+ * touches is small, though the pool's pages are huge. */
 static size_t block_at(const dev_kv *kv, uint32_t group, uint32_t layer, int32_t block) {
-    return ((size_t)layer * kv->layout.n_blocks + (size_t)block) * kv->groups[group].block_elems;
+    return ((size_t)block * kv->layout.groups[group].n_layers + layer) *
+           kv->groups[group].block_elems;
 }
 
 /* Whole blocks: what lies past n_tokens in the source is overwritten before it is read. */
@@ -73,13 +75,11 @@ void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to
                  uint32_t n_tokens) {
     (void)d;
     (void)n_tokens;
-    size_t elem = kv->elem_bytes, bytes = kv->groups[group].block_elems * elem;
-    for (uint32_t layer = 0; layer < kv->layout.groups[group].n_layers; layer++) {
-        size_t src = block_at(kv, group, layer, from) * elem;
-        size_t dst = block_at(kv, group, layer, to) * elem;
-        memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, bytes);
-        memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, bytes);
-    }
+    size_t elem = kv->elem_bytes, src = block_at(kv, group, 0, from) * elem;
+    size_t dst = block_at(kv, group, 0, to) * elem;
+    size_t bytes = block_at(kv, group, 0, 1) * elem;
+    memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, bytes);
+    memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, bytes);
 }
 
 /* First element of a slot's key, whose elements are `lanes` apart, and of its value, of a head. */
