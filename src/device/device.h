@@ -143,6 +143,10 @@ typedef struct {
 
 struct device {
     const device_vtable *vtable;
+    /* Set by who uploads, NULL: none. Called during an upload, on its thread, for bytes of `data`
+     * that are packed: their memory may be given back if they come again when read. */
+    void (*on_packed)(void *context, const void *data, size_t size);
+    void *on_packed_context;
 };
 
 /* A step of no more rows takes its time from reading the weights, whatever it computes. */

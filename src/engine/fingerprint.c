@@ -36,8 +36,9 @@ void fingerprint_make(fingerprint out, const gguf *file, const fingerprint_path 
     size_t n;
     for (size_t i = 0; (header = gguf_header(file, i, &n)) != NULL; i++) add(&h, header, n);
     for (size_t i = 0; i < gguf_n_tensors(file); i++) {
-        add_tensor(&h, gguf_tensor_at(file, i));
-        gguf_tensor_drop(file, gguf_tensor_at(file, i));
+        const gguf_tensor *t = gguf_tensor_at(file, i);
+        add_tensor(&h, t);
+        gguf_drop(file, t->data, t->size_bytes);
     }
     snprintf(out, sizeof(fingerprint), "fp_%016llx", (unsigned long long)h);
 }

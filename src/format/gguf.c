@@ -415,11 +415,11 @@ const void *gguf_header(const gguf *g, size_t part, size_t *size) {
     return g->parts[part].data;
 }
 
-void gguf_tensor_drop(const gguf *g, const gguf_tensor *t) {
-    const unsigned char *p = t->data;
+void gguf_drop(const gguf *g, const void *data, size_t size) {
+    const unsigned char *p = data;
     for (size_t i = 0; i < g->n_parts; i++) {
         const mapfile *map = &g->parts[i].map;
         if (map->data != NULL && p >= map->data && p < map->data + map->size)
-            mapfile_drop(map, (size_t)(p - map->data), t->size_bytes);
+            mapfile_drop(map, (size_t)(p - map->data), size);
     }
 }

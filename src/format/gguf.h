@@ -80,7 +80,7 @@ uint64_t gguf_file_bytes(const gguf *g);
 /* What stands before the data in the file (of a split: each has its own): every key and value and
  * the table of tensors, [*size] bytes. NULL: no such part. */
 const void *gguf_header(const gguf *g, size_t part, size_t *size);
-/* Gives back the file pages under a tensor once the device holds its own copy. */
-void gguf_tensor_drop(const gguf *g, const gguf_tensor *t);
+/* Gives back the file pages under bytes of a tensor: they come from the file again when read. */
+void gguf_drop(const gguf *g, const void *data, size_t size);
 
 #endif

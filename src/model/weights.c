@@ -60,7 +60,7 @@ static ridge_status load(loader *l, const dev_weight **out, const char *name, ui
     device *d = l->m->dev;
     RIDGE_TRY(d->vtable->weight_upload(d, &w, t->type, t->data, rows, cols, embed_only, l->err));
     RIDGE_TRY(keep(l, w));
-    gguf_tensor_drop(l->g, t);
+    gguf_drop(l->g, t->data, t->size_bytes);
     *out = w;
     l->m->n_parameters += (uint64_t)rows * cols;
     if (!embed_only) l->m->step_bytes += t->size_bytes;
@@ -156,23 +156,36 @@ out_of_memory:
     return RIDGE_FAIL(l->err, RIDGE_ENOMEM, "rope frequencies");
 }
 
-ridge_status model_load_weights(model *m, const gguf *g, const log_sink *log, ridge_error *err) {
+static ridge_status load_all(loader *l) {
+    model *m = l->m;
     const model_config *c = &m->config;
-    loader l = {.m = m, .g = g, .log = log, .err = err};
-    bool tied = gguf_tensor_find(g, "output.weight") == NULL;
+    bool tied = gguf_tensor_find(l->g, "output.weight") == NULL;
     m->layers = mem_zalloc(c->n_layers, sizeof *m->layers);
-    if (m->layers == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%u layers", c->n_layers);
-    RIDGE_TRY(load_rope(&l));
-    RIDGE_TRY(load(&l, &m->embedding, "token_embd.weight", c->n_vocab, c->n_embd, REQUIRED, !tied));
+    if (m->layers == NULL) return RIDGE_FAIL(l->err, RIDGE_ENOMEM, "%u layers", c->n_layers);
+    RIDGE_TRY(load_rope(l));
+    RIDGE_TRY(load(l, &m->embedding, "token_embd.weight", c->n_vocab, c->n_embd, REQUIRED, !tied));
     m->head = m->embedding;
     if (!tied)
-        RIDGE_TRY(load(&l, &m->head, "output.weight", c->n_vocab, c->n_embd, REQUIRED, false));
-    RIDGE_TRY(load(&l, &m->out_norm, "output_norm.weight", 1, c->n_embd, REQUIRED, false));
+        RIDGE_TRY(load(l, &m->head, "output.weight", c->n_vocab, c->n_embd, REQUIRED, false));
+    RIDGE_TRY(load(l, &m->out_norm, "output_norm.weight", 1, c->n_embd, REQUIRED, false));
     for (uint32_t i = 0; i < c->n_layers; i++) {
         m->layers[i].window = model_layer_window(c, i);
         place_in_group(m, &m->layers[i]);
-        RIDGE_TRY(load_layer(&l, i));
+        RIDGE_TRY(load_layer(l, i));
     }
-    log_progress(log, "loading", 1.0);
+    log_progress(l->log, "loading", 1.0);
     return RIDGE_OK;
+}
+
+static void give_back(void *context, const void *data, size_t size) {
+    gguf_drop(context, data, size);
+}
+
+ridge_status model_load_weights(model *m, const gguf *g, const log_sink *log, ridge_error *err) {
+    loader l = {.m = m, .g = g, .log = log, .err = err};
+    m->dev->on_packed = give_back;
+    m->dev->on_packed_context = (void *)g;
+    ridge_status status = load_all(&l);
+    m->dev->on_packed = NULL;
+    return status;
 }

@@ -208,7 +208,7 @@ static void test_dropped_pages_come_back(void **state) {
     assert_int_equal(gguf_open(&g, path, NULL), RIDGE_OK);
     const gguf_tensor *t = gguf_tensor_find(g, "t");
     assert_memory_equal(t->data, w.data.data, w.data.len);
-    gguf_tensor_drop(g, t);
+    gguf_drop(g, t->data, t->size_bytes);
     assert_memory_equal(t->data, w.data.data, w.data.len);
     gguf_close(g);
     unlink(path);
@@ -301,7 +301,7 @@ static void test_any_part_opens_all(void **state) {
         assert_non_null(gguf_tensor_find(g, "first"));
         assert_string_equal(gguf_tensor_at(g, 1)->name, "second");
         assert_int_equal(gguf_tensor_at(g, 1)->size_bytes, 68);
-        gguf_tensor_drop(g, gguf_tensor_at(g, 1));
+        gguf_drop(g, gguf_tensor_at(g, 1)->data, 68);
         gguf_close(g);
     }
     split_remove(&s);

@@ -53,10 +53,11 @@ static void cpu_weight_free(device *d, dev_weight *w) {
     mem_free(w);
 }
 
+/* Panels [begin, end) of a weight. */
 typedef struct {
     team *team;
     dev_weight *w;
-    uint32_t n_panels;
+    uint32_t begin, end;
 } pack_job;
 
 #define PANELS_PER_CHUNK 16
@@ -65,11 +66,11 @@ static void pack_member(void *context, int member, int n_members) {
     const pack_job *j = context;
     dev_weight *w = j->w;
     (void)n_members;
-    team_cursor work =
-        team_work(j->team, member, (j->n_panels + PANELS_PER_CHUNK - 1) / PANELS_PER_CHUNK);
-    for (uint32_t chunk; team_next(&work, &chunk);)
-        for (uint32_t p = chunk * PANELS_PER_CHUNK;
-             p < (chunk + 1) * PANELS_PER_CHUNK && p < j->n_panels; p++) {
+    uint32_t n_chunks = (j->end - j->begin + PANELS_PER_CHUNK - 1) / PANELS_PER_CHUNK;
+    team_cursor work = team_work(j->team, member, n_chunks);
+    for (uint32_t chunk; team_next(&work, &chunk);) {
+        uint32_t first = j->begin + chunk * PANELS_PER_CHUNK;
+        for (uint32_t p = first; p < first + PANELS_PER_CHUNK && p < j->end; p++) {
             uint32_t row = p * CPU_PANEL, left = w->rows - row;
             uint32_t n_rows = left < CPU_PANEL ? left : CPU_PANEL;
             const uint8_t *rows = w->file + row * w->row_bytes;
@@ -80,7 +81,12 @@ static void pack_member(void *context, int member, int n_members) {
                 cpu_pack_float_panel(quant_block_bytes(w->type), rows, w->row_bytes, n_rows,
                                      w->cols, panel);
         }
+    }
 }
+
+/* An output head may be most of a model: in so many bytes at a time, so that it is never in memory
+ * twice, as the file has it and packed. */
+#define PACK_BYTES ((size_t)16 << 20)
 
 static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     uint32_t n_panels = w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0);
@@ -89,8 +95,17 @@ static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) w->packed = mem_map(w->packed_bytes);
     if (w->packed == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
-    team_run_pieces(d->team, pack_member,
-                    &(pack_job){.team = d->team, .w = w, .n_panels = n_panels});
+    uint32_t step = (uint32_t)(PACK_BYTES / w->panel_bytes) + 1;
+    for (uint32_t begin = 0, end; begin < n_panels; begin = end) {
+        end = n_panels - begin < step ? n_panels : begin + step;
+        team_run_pieces(d->team, pack_member,
+                        &(pack_job){.team = d->team, .w = w, .begin = begin, .end = end});
+        size_t row = (size_t)begin * CPU_PANEL, end_row = (size_t)end * CPU_PANEL;
+        if (end_row > w->rows) end_row = w->rows;
+        if (d->base.on_packed != NULL)
+            d->base.on_packed(d->base.on_packed_context, w->file + row * w->row_bytes,
+                              (end_row - row) * w->row_bytes);
+    }
     return RIDGE_OK;
 }
 
