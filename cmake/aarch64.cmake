@@ -11,7 +11,7 @@ set(ENV{PKG_CONFIG_SYSROOT_DIR} "${root}")
 set(CMAKE_C_FLAGS_INIT "-isystem ${root}/usr/include -isystem ${root}/usr/include/aarch64-linux-gnu")
 set(system_libraries "${root}/lib/aarch64-linux-gnu")
 set(CMAKE_EXE_LINKER_FLAGS_INIT
-  "-L${libraries} -Wl,-rpath-link,${libraries}:${system_libraries} -Wl,-rpath,${libraries}:${system_libraries}")
+  "-L${libraries} -Wl,--disable-new-dtags,-rpath-link,${libraries}:${system_libraries} -Wl,-rpath,${libraries}:${system_libraries}")
 set(CMAKE_FIND_ROOT_PATH "${root};/usr/aarch64-linux-gnu")
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "device/device.h"
 
-static const char *paths[3];
+static const char *paths[4];
 static int n_paths;
 
 static uint64_t random_state = 1;
@@ -718,8 +718,8 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-    const char *names[] = {"portable", "avx2", "avx512"};
-    for (int i = 0; i < 3; i++) {
+    const char *names[] = {"portable", "avx2", "avx512", "neon"};
+    for (int i = 0; i < 4; i++) {
         device *d = NULL;
         device_cpu_params p = {.n_threads = 1, .isa = names[i]};
         if (device_cpu_create(&d, &p, NULL) != RIDGE_OK) continue;

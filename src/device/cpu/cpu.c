@@ -1,43 +1,6 @@
-/* device/cpu: the device's life: its path and its team; uploading weights. */
-#include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
+/* device/cpu: the device's life: its team; uploading weights. */
 #include "base/cpus.h"
 #include "device/cpu/cpu_internal.h"
-
-#if defined(__x86_64__)
-static bool has_f16c(void) { /* not every compiler's __builtin_cpu_supports knows it */
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-}
-#endif
-
-ridge_status cpu_kernels_choose(const cpu_kernels **out, const char *isa, ridge_error *err) {
-    const cpu_kernels *paths[3], *best = NULL;
-    int n = 0;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
-                __builtin_cpu_supports("bmi2");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vnni");
-    if (avx512) paths[n++] = &cpu_kernels_avx512;
-    if (avx2) paths[n++] = &cpu_kernels_avx2;
-#endif
-    paths[n++] = &cpu_kernels_portable;
-    for (int i = n - 1; i >= 0; i--)
-        if (isa == NULL || strcmp(isa, paths[i]->isa) == 0) best = paths[i];
-    if (best == NULL)
-        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
-                          "instruction set '%s': expected portable, avx2 or avx512, as far as the "
-                          "machine goes (here: %s)",
-                          isa, paths[0]->isa);
-    *out = best;
-    return RIDGE_OK;
-}
 
 static void cpu_destroy(device *d) {
     cpu_device *cpu = (cpu_device *)d;

@@ -182,7 +182,23 @@ typedef struct {
 extern const cpu_kernels cpu_kernels_portable;
 #if defined(__x86_64__)
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
+#elif defined(__aarch64__)
+extern const cpu_kernels cpu_kernels_neon;
 #endif
+
+/* What a machine has, of that which paths need. */
+typedef struct {
+    bool avx2;        /* and FMA, F16C, BMI2 */
+    bool avx512;      /* F, BW, VL and DQ */
+    bool avx512_vnni; /* vpdpbusd on 512 bits */
+    bool dotprod;     /* of NEON: sdot */
+} cpu_features;
+
+#define CPU_MAX_PATHS 3
+
+cpu_features cpu_features_here(void);
+/* The paths of such a machine, the best first; how many. The last is portable. */
+int cpu_paths(cpu_features f, const cpu_kernels *out[CPU_MAX_PATHS]);
 /* The path named (NULL: the best here); RIDGE_EUNSUPPORTED when this machine lacks it. */
 ridge_status cpu_kernels_choose(const cpu_kernels **out, const char *isa,
                                 ridge_error *err) RIDGE_CHECKED;

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "roof/roof.h"
 
-/* isa: "portable", "avx2" or "avx512", one that the machine has. working_set: bytes read in turn by
+/* isa: that of a path that the machine has. working_set: bytes read in turn by
  * all threads together (a small model may sit in a shared cache, so measure with the model's size).
  */
 ridge_status device_cpu_measure(roof_peaks *out, const char *isa, int n_threads, size_t working_set,
@@ -30,6 +30,8 @@ typedef struct {
 extern const peaks_loops peaks_portable;
 #if defined(__x86_64__)
 extern const peaks_loops peaks_avx2, peaks_avx512;
+#elif defined(__aarch64__)
+extern const peaks_loops peaks_neon;
 #endif
 
 #endif
