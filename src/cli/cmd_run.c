@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "cli/answer.h"
 #include "cli/engine_args.h"
@@ -13,6 +14,7 @@ typedef struct {
     answer_options answer;
     bool raw, json, bos;
     const char *system, *chat_template;
+    double load_s; /* what opening the model took */
 } run_args;
 
 static volatile int stop_requested;
@@ -38,7 +40,7 @@ static void write_roof(const engine *e, const engine_usage *u, bool precise, buf
     buf_json_double(b, u->flops_per_s / (precise ? peaks.f32_flops_per_s : peaks.int8_ops_per_s));
 }
 
-static void print_json(const engine *e, const answer *a, bool precise) {
+static void print_json(const engine *e, const answer *a, double load_s, bool precise) {
     const engine_usage *u = &a->usage;
     buf b = {0};
     buf_puts(&b, "{\"text\":");
@@ -48,7 +50,9 @@ static void print_json(const engine *e, const answer *a, bool precise) {
     buf_printf(&b, "],\"finish_reason\":\"%s\"", answer_finish_name(a->finish));
     buf_printf(&b, ",\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u}",
                u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens);
-    buf_puts(&b, ",\"timing\":{\"ttft\":");
+    buf_puts(&b, ",\"timing\":{\"load\":");
+    buf_json_double(&b, load_s);
+    buf_puts(&b, ",\"ttft\":");
     buf_json_double(&b, u->ttft_s);
     buf_puts(&b, ",\"decode\":");
     buf_json_double(&b, u->decode_s);
@@ -96,7 +100,7 @@ static ridge_status run_prompt(engine *e, const run_args *a, const chat_template
                    : answer_run(e, ids, n_ids, &a->answer, !a->json, &stop_requested, &out, err);
     if (status == RIDGE_OK) {
         if (a->json) {
-            print_json(e, &out, a->engine.precise);
+            print_json(e, &out, a->load_s, a->engine.precise);
         } else {
             printf("\n");
             fflush(stdout);
@@ -135,7 +139,9 @@ int cmd_run(int argc, char **argv) {
     buf prompt = {0};
     a.engine.max_num_seqs = 1;
     for (int i = 1; i < n_args; i++) buf_printf(&prompt, "%s%s", i > 1 ? " " : "", argv[i]);
+    double started = clock_now_s();
     ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);
+    a.load_s = clock_now_s() - started;
     if (status == RIDGE_OK && !a.raw) status = answer_template(e, a.chat_template, &t, &err);
     int result = CLI_OK;
     if (status == RIDGE_OK && n_args == 1)
