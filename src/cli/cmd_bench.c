@@ -134,14 +134,46 @@ static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *ou
     return RIDGE_OK;
 }
 
+/* Tokens that each sequence may answer. While the last prompts are still being computed the first
+ * sequences already do: what counts starts when all of them decode. */
+static uint64_t answer_tokens(const bench_args *a, uint32_t batch) {
+    return a->gen + batch * a->prompt / a->engine.max_num_batched_tokens + 2 + batch;
+}
+
+/* Said before minutes of prefill. */
+static ridge_status check_fits(const engine *e, const bench_args *a, ridge_error *err) {
+    uint64_t context = engine_max_model_len(e);
+    engine_stats stats;
+    engine_get_stats(e, &stats);
+    if (a->prompt >= context)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--prompt: %llu tokens and an answer do not fit a context of %llu",
+                          (unsigned long long)a->prompt, (unsigned long long)context);
+    for (size_t i = 0; i < a->n_batches && a->gen > 0; i++) {
+        uint64_t answer = a->gen < context ? answer_tokens(a, a->batches[i]) : a->gen;
+        uint64_t n = answer < context ? a->prompt + answer : answer;
+        uint64_t cache = stats.kv_blocks * a->engine.block_size;
+        if (n > context)
+            return RIDGE_FAIL(
+                err, RIDGE_EINVAL,
+                "decode of %u: a prompt of %llu and up to %llu tokens of answer do not "
+                "fit a context of %llu: a smaller --prompt, --gen or --batch",
+                a->batches[i], (unsigned long long)a->prompt, (unsigned long long)answer,
+                (unsigned long long)context);
+        if (n * a->batches[i] > cache)
+            return RIDGE_FAIL(err, RIDGE_EINVAL,
+                              "decode of %u: contexts of %llu tokens, but the KV cache holds %llu "
+                              "together: a larger --kv-cache-memory-bytes or a smaller --batch",
+                              a->batches[i], (unsigned long long)n, (unsigned long long)cache);
+    }
+    return RIDGE_OK;
+}
+
 static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
                                ridge_error *err) {
     size_t tokens, ended = 0, n_ended = 0;
     double seconds;
-    /* While the last prompts are still being computed the first sequences already answer: they need
-     * tokens to spare, and what counts starts when all of them decode. */
-    uint64_t slack = (uint64_t)batch * a->prompt / a->engine.max_num_batched_tokens + 2 + batch;
-    RIDGE_TRY(submit_all(e, batch, a->prompt, a->gen + slack, err));
+    RIDGE_TRY(submit_all(e, batch, a->prompt, answer_tokens(a, batch), err));
     for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
     begin_count(e);
     for (uint64_t i = 0; i < a->gen; i++) {
@@ -363,6 +395,7 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     size_t n = 0;
     size_engine(a);
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
+    if (status == RIDGE_OK) status = check_fits(e, a, err);
     if (status == RIDGE_OK && a->svg != NULL) status = check_writable(a->svg, err);
     if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
                                                  engine_weight_bytes(e), true))

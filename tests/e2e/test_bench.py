@@ -112,6 +112,25 @@ def test_picture_that_cannot_be_written(ridge, model, path):
     assert path in ridge("bench", model("smollm2-135m"), *QUICK, "--svg", path, status=1).stderr.decode()
 
 
+# --- what does not fit ----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("args, says", [
+    (["--prompt", 8192], "--prompt: 8192 tokens and an answer do not fit a context of 8192"),
+    (["--prompt", 10**18], "do not fit a context of 8192"),
+    (["--prompt", 8191, "--gen", 1], "decode of 1: a prompt of 8191"),
+    (["--prompt", 16, "--gen", 2**64 - 1], "do not fit a context of 8192"),
+    (["--prompt", 1000, "--batch", "1,32", "--kv-cache-memory-bytes", "300M"], "decode of 32: contexts of"),
+])
+def test_what_does_not_fit_is_said_at_once(ridge, model, args, says):
+    assert says in ridge("bench", model("smollm2-135m"), *args, status=1, timeout=20).stderr.decode()
+
+
+def test_prompt_that_just_fits(ridge, model):
+    out = ridge.json("bench", model("smollm2-135m"), "--max-model-len", 64, "--prompt", 58, "--gen", 3, "--repeat", 1,
+                     "--json")
+    assert [r["tokens"] for r in out["results"]] == [58, 3]
+
+
 # --- the products alone ---------------------------------------------------------------------------------------------
 
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "F16", "BF16", "F32"]
