@@ -149,12 +149,12 @@ struct device {
     void *on_packed_context;
 };
 
-/* A step of no more rows takes its time from reading the weights, whatever it computes. */
-#define DEV_FEW_ROWS 8
+/* A step of no more tokens takes its time from reading the weights, whatever it computes. */
+#define DEV_FEW_TOKENS 8
 
 typedef struct {
-    int n_threads;            /* 0: all usable, of cpu_affinity if that is given */
-    int n_threads_batch;      /* in steps of more than DEV_FEW_ROWS rows; 0: n_threads */
+    int n_threads;       /* 0: all usable, of cpu_affinity if that is given */
+    int n_threads_batch; /* in steps of more than DEV_FEW_TOKENS, head included; 0: n_threads */
     const char *cpu_affinity; /* "0-3,8": thread i is pinned to the i-th of these processors;
                                  "auto": those that the process may use; NULL: none is pinned */
     const char *isa; /* "portable", "avx2", "avx512", "neon"; NULL: the best this machine has */

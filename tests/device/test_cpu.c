@@ -223,12 +223,13 @@ static void test_linear(void **state) {
     compare_paths(QUANT_Q6_K, 33, 256, 101);
 }
 
-/* Steps of few and of many rows on teams of their own size, one within the other: the same bits. */
+/* Steps of few and of many tokens on teams of their own size, one within the other: the same bits.
+ */
 static void test_thread_counts(void **state) {
     (void)state;
     enum { ROWS = 150, COLS = 256, N = 60 };
     static const int counts[][2] = {{1, 4}, {4, 1}, {2, 3}, {3, 2}, {5, 5}};
-    static const uint32_t batches[] = {1, DEV_FEW_ROWS, DEV_FEW_ROWS + 1, 50, N};
+    static const uint32_t batches[] = {1, DEV_FEW_TOKENS, DEV_FEW_TOKENS + 1, 50, N};
     uint8_t *weights = random_weights(QUANT_Q4_K, (size_t)ROWS * COLS);
     float *x = random_floats(N * COLS);
     float *first = mem_alloc(N * ROWS * sizeof *first), *again = mem_alloc(N * ROWS * 4);

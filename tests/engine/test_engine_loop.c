@@ -303,6 +303,29 @@ static void test_destroying_at_any_time(void **state) {
     engine_loop_destroy(NULL);
 }
 
+/* What engine_loop_start was given may be gone when it returns. */
+static void test_the_parameters_are_copied(void **state) {
+    (void)state;
+    static client c;
+    char affinity[] = "auto", isa[] = "portable";
+    engine_params p = small_params();
+    p.n_threads = 1;
+    p.cpu_affinity = affinity;
+    p.isa = isa;
+    engine_loop *l;
+    assert_int_equal(engine_loop_start(&l, &p, 64, NULL), RIDGE_OK);
+    memset(affinity, 'x', sizeof affinity - 1);
+    memset(isa, 'x', sizeof isa - 1);
+    ridge_error err = {0};
+    while (engine_loop_get_state(l, NULL) == LOOP_LOADING) wait_readable(l);
+    if (engine_loop_get_state(l, &err) != LOOP_READY) fail_msg("%s", err.text);
+    assert_string_equal(engine_isa(engine_loop_engine(l)), "portable");
+    c = (client){.loop = l};
+    submit_all(&c, 10);
+    take_until(&c, N_REQUESTS);
+    engine_loop_destroy(l);
+}
+
 static void test_a_model_that_does_not_open(void **state) {
     (void)state;
     engine_loop *l;
@@ -332,6 +355,7 @@ int main(void) {
         cmocka_unit_test(test_submit_survives_every_failing_allocation),
         cmocka_unit_test(test_full_draining_cancelled),
         cmocka_unit_test(test_destroying_at_any_time),
+        cmocka_unit_test(test_the_parameters_are_copied),
         cmocka_unit_test(test_a_model_that_does_not_open),
     };
     return cmocka_run_group_tests(tests, tiny_llama_setup, tiny_llama_teardown);
