@@ -204,6 +204,18 @@ static void draw_roof(picture *p, const char *unit, const char *scale, double pe
     p->taken[p->n_taken++] = (box){x - 175, y - 10, 180, 14};
 }
 
+/* Between the two ridges, where no number of theirs stands, or else at the slope's foot. */
+static void name_slope(picture *p, double x1, double y1, double x2, double y2) {
+    const roof_peaks *peaks = &p->r->peaks;
+    double ridge = fmin(peaks->int8_ops_per_s, peaks->f32_flops_per_s) / peaks->read_bytes_per_s;
+    double length = hypot(x2 - x1, y2 - y1), room = length * (x2 - at_x(p, ridge)) / (x2 - x1);
+    double from = room > 150 ? length - room / 2 - 55 : 0.04 * length;
+    buf_printf(p->out,
+               "<text transform=\"translate(%.1f %.1f) rotate(%.2f)\">memory: %.1f GB/s</text>\n",
+               x1 + (x2 - x1) * from / length - 5, y1 + (y2 - y1) * from / length - 7,
+               atan2(y2 - y1, x2 - x1) * 180 / acos(-1), peaks->read_bytes_per_s / 1e9);
+}
+
 static void draw_roofs(picture *p) {
     const roof_peaks *peaks = &p->r->peaks;
     double bandwidth = peaks->read_bytes_per_s;
@@ -214,10 +226,7 @@ static void draw_roofs(picture *p) {
     buf_printf(p->out, "<path class=\"wall\" d=\"M%d %dV%.1fL%.1f %.1fL%.1f %.1fH%dV%dz\"/>\n",
                LEFT, TOP, y1, x1, y1, x2, y2, RIGHT, TOP);
     line(p->out, "roof memory", x1, y1, x2, y2);
-    double x = x1 + 0.04 * (x2 - x1), y = y1 + 0.04 * (y2 - y1);
-    buf_printf(p->out,
-               "<text transform=\"translate(%.1f %.1f) rotate(%.2f)\">memory: %.1f GB/s</text>\n",
-               x - 5, y - 7, atan2(y2 - y1, x2 - x1) * 180 / acos(-1), bandwidth / 1e9);
+    name_slope(p, x1, y1, x2, y2);
     bool near = fabs(at_y(p, peaks->f32_flops_per_s) - at_y(p, peaks->int8_ops_per_s)) < 24;
     bool f32_is_lower = peaks->f32_flops_per_s < peaks->int8_ops_per_s;
     draw_roof(p, "int8", "GOPS", peaks->int8_ops_per_s, near && !f32_is_lower);
