@@ -29,9 +29,9 @@
 #define CPU_QUADS 8               /* groups of 4 K in a block */
 #define CPU_TILE 12               /* tokens of an activation tile */
 #define CPU_TOKENS (8 * CPU_TILE) /* activations of so many stay in the second-level cache */
-#define CPU_FEW 6                 /* so few tokens go from the packed form at once */
+#define CPU_FEW 8                 /* so few tokens go from the packed form at once */
 #define CPU_PAIR (2 * CPU_PANEL)
-#define CPU_K_BLOCKS 16 /* of two panels so many, unpacked, stay in the first-level cache */
+#define CPU_K_BLOCKS 24 /* of two panels so many, unpacked, stay in the first-level cache */
 #define CPU_SPAN 256    /* context tokens of one attention partial */
 
 /* How the planes of a block combine to the unsigned quants. Sizes for 16 rows x 32 values:

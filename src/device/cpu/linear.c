@@ -28,7 +28,7 @@ static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
     linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
     s.block = cpu_is_integer(r->c->device, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
     s.n_blocks = (r->n_rows + s.block - 1) / s.block;
-    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(8 * r->n_members);
+    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(16 * r->n_members);
     s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
     s.n_groups = (s.n_panels + s.group - 1) / s.group;
     s.n_chunks = s.n_groups * s.n_blocks;

@@ -228,6 +228,8 @@ INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_pack
     case 4: packed_tile(planes, scaling, 4, a); break;
     case 5: packed_tile(planes, scaling, 5, a); break;
     case 6: packed_tile(planes, scaling, 6, a); break;
+    case 7: packed_tile(planes, scaling, 7, a); break;
+    case 8: packed_tile(planes, scaling, 8, a); break;
     default: ridge_assert(a->width <= CPU_FEW);
     }
 }
