@@ -63,11 +63,23 @@ void *mem_aligned(size_t align, size_t size) {
     return aligned_alloc(align, rounded & ~(align - 1));
 }
 
+#define HUGE_PAGE ((size_t)2 << 20)
+
 void *mem_map(size_t size) {
     if (must_fail()) return NULL;
-    void *p = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (size == 0) size = 1;
+    size_t slack = size >= HUGE_PAGE ? HUGE_PAGE : 0, bytes;
+    if (!mem_add(size, slack + 4095, &bytes)) return NULL;
+    bytes &= ~(size_t)4095;
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p == MAP_FAILED) return NULL;
+    if (slack > 0) { /* what is before the first huge page and behind the size goes back */
+        size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+        if (before > 0) munmap(p, before);
+        if (before < slack) munmap(p + before + bytes - slack, slack - before);
+        p += before;
+    }
     madvise(p, size, MADV_HUGEPAGE);
     return p;
 }

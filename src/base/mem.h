@@ -21,7 +21,8 @@ void mem_free(void *p);
 /* Aligned to align (a power of two >= 64); free with mem_free. */
 void *mem_aligned(size_t align, size_t size);
 
-/* Large, page-aligned and zeroed, huge pages advised: for weights and the KV pool. */
+/* Large and zeroed, on huge pages where the system has them (aligned to one from 2 MiB on), else on
+ * pages: for weights and the KV pool. */
 void *mem_map(size_t size);
 void mem_unmap(void *p, size_t size);
 

@@ -2,8 +2,41 @@
 #include "base/cpus.h"
 #include "device/cpu/cpu_internal.h"
 
+/* Memory of many small weights: a map of each would be on small pages, over which neither the
+ * hardware nor the kernels fetch ahead well. */
+#define REGION_BYTES ((size_t)32 << 20)
+#define REGION_LARGEST ((size_t)8 << 20) /* what is larger gets a map of its own */
+
+struct cpu_region {
+    cpu_region *next;
+    uint8_t *data; /* [REGION_BYTES] */
+    size_t used;
+};
+
+static uint8_t *region_take(cpu_device *d, size_t bytes) {
+    bytes = (bytes + 63) & ~(size_t)63;
+    cpu_region *r = d->regions;
+    if (r == NULL || REGION_BYTES - r->used < bytes) {
+        r = mem_zalloc(1, sizeof *r);
+        if (r != NULL) r->data = mem_map(REGION_BYTES);
+        if (r == NULL || r->data == NULL) {
+            mem_free(r);
+            return NULL;
+        }
+        r->next = d->regions;
+        d->regions = r;
+    }
+    r->used += bytes;
+    return r->data + r->used - bytes;
+}
+
 static void cpu_destroy(device *d) {
     cpu_device *cpu = (cpu_device *)d;
+    for (cpu_region *r = cpu->regions, *next; r != NULL; r = next) {
+        next = r->next;
+        mem_unmap(r->data, REGION_BYTES);
+        mem_free(r);
+    }
     team_destroy(cpu->team);
     mem_free(cpu);
 }
@@ -11,7 +44,7 @@ static void cpu_destroy(device *d) {
 static void cpu_weight_free(device *d, dev_weight *w) {
     (void)d;
     if (w == NULL) return;
-    mem_unmap(w->packed, w->packed_bytes);
+    if (!w->in_region) mem_unmap(w->packed, w->packed_bytes);
     mem_free(w->vector);
     mem_free(w);
 }
@@ -55,7 +88,10 @@ static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     uint32_t n_panels = w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0);
     w->panel_bytes = w->format != NULL ? cpu_panel_bytes(w->format, w->cols)
                                        : (size_t)w->cols * CPU_PANEL * quant_block_bytes(w->type);
-    if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) w->packed = mem_map(w->packed_bytes);
+    if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) {
+        w->in_region = w->packed_bytes <= REGION_LARGEST;
+        w->packed = w->in_region ? region_take(d, w->packed_bytes) : mem_map(w->packed_bytes);
+    }
     if (w->packed == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
     uint32_t step = (uint32_t)(PACK_BYTES / w->panel_bytes) + 1;

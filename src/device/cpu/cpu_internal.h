@@ -210,6 +210,7 @@ struct dev_weight {
     size_t row_bytes;
     const cpu_format *format; /* NULL: not an integer format */
     uint8_t *packed;          /* [n_panels][panel_bytes]; NULL: vectors, and what is embed only */
+    bool in_region;           /* packed is part of one of the device's regions */
     size_t panel_bytes, packed_bytes;
     float *vector; /* rows == 1: [cols] in f32; else NULL */
 };
@@ -226,8 +227,13 @@ struct dev_kv {
     uint32_t lanes; /* tokens next to each other in k: 16, or block_size if no multiple of it */
 };
 
+/* Weights smaller than a few huge pages lie next to each other in one of these; they live as long
+ * as the device does. */
+typedef struct cpu_region cpu_region;
+
 typedef struct {
     device base;
+    cpu_region *regions;
     const cpu_kernels *kernels;
     team *team; /* of as many as the larger count says */
     int n_threads, n_threads_batch;
