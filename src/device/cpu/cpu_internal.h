@@ -126,8 +126,9 @@ typedef struct {
 } cpu_packed_args;
 
 typedef struct {
-    const float *w; /* [cols][16] */
-    const float *x; /* [n, ldx] */
+    quant_type type; /* of w: F32, F16 or BF16 */
+    const void *w;   /* [cols][16] */
+    const float *x;  /* [n, ldx] */
     size_t ldx;
     uint32_t cols, n;
     float *out; /* [n, ld] */
@@ -163,7 +164,6 @@ typedef struct {
     void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
     void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
-    void (*widen_bf16)(const uint16_t *src, float *dst, size_t n);
     void (*narrow_f16)(const float *src, uint16_t *dst, size_t n);
     /* row-wise; x and out may be the same */
     void (*quantize)(const float *x, uint32_t cols, cpu_xblock *out, size_t stride);

@@ -15,7 +15,6 @@ const cpu_kernels cpu_kernels_portable = {
     .fgemm = fgemm,
     .expand = expand,
     .widen_f16 = widen_f16,
-    .widen_bf16 = widen_bf16,
     .narrow_f16 = narrow_f16,
     .quantize = quantize,
     .rms_norm = rms_norm,

@@ -142,24 +142,14 @@ static void linear_glu(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
 
 /* Float ---------------------------------------------------------------------------------------- */
 
-/* A panel in f32, [cols][16]: where it lies, or in scratch. */
-static const float *panel_f32(const cpu_run *r, const dev_weight *w, uint32_t panel,
-                              cpu_scratch *s) {
-    const void *packed = w->packed + panel * w->panel_bytes;
-    size_t n = (size_t)w->cols * CPU_PANEL;
+/* The exact weights of a panel of an integer format, [cols][16]. */
+static const float *expand_panel(const cpu_run *r, const dev_weight *w, uint32_t panel,
+                                 cpu_scratch *s) {
     uint32_t n_blocks = w->cols / CPU_BLOCK;
-    if (w->format != NULL) {
-        for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
-            uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
-            r->k->unpack(w->format, panel_at(w, panel, b), count, s->blocks);
-            r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
-        }
-    } else if (w->type == QUANT_F16) {
-        r->k->widen_f16(packed, s->panel, n);
-    } else if (w->type == QUANT_BF16) {
-        r->k->widen_bf16(packed, s->panel, n);
-    } else {
-        return packed;
+    for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
+        uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
+        r->k->unpack(w->format, panel_at(w, panel, b), count, s->blocks);
+        r->k->expand(w->format, s->blocks, count, s->panel + (size_t)b * CPU_BLOCK * CPU_PANEL);
     }
     return s->panel;
 }
@@ -170,7 +160,10 @@ static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     dev_value out = op->out[j->weight];
     for (uint32_t p = j->panel; p < j->panel + j->n_panels; p++) {
         uint32_t row = p * CPU_PANEL, left = w->rows - row;
-        cpu_fgemm_args a = {.w = panel_f32(r, w, p, s),
+        bool expanded = w->format != NULL;
+        cpu_fgemm_args a = {.type = expanded ? QUANT_F32 : w->type,
+                            .w = expanded ? (const void *)expand_panel(r, w, p, s)
+                                          : w->packed + p * w->panel_bytes,
                             .x = cpu_value_row(r, op->in[0], j->first),
                             .ldx = r->c->values[op->in[0]].ld,
                             .cols = w->cols,

@@ -73,6 +73,10 @@ static inline void v_store_i8(int8_t *p, vf a) {
 static inline vf v_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+static inline vf v_load_bf16(const uint16_t *p) {
+    __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
 static inline void v_store_f16(uint16_t *p, vf a) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }

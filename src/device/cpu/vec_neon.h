@@ -82,6 +82,9 @@ static inline void v_store_i8(int8_t *p, vf a) {
 static inline vf v_load_f16(const uint16_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
+static inline vf v_load_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
 static inline void v_store_f16(uint16_t *p, vf a) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
 }

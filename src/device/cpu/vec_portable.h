@@ -74,6 +74,12 @@ static inline void v_store_i8(int8_t *p, vf a) {
 static inline vf v_load_f16(const uint16_t *p) {
     return quant_f16_to_f32(*p);
 }
+static inline vf v_load_bf16(const uint16_t *p) {
+    uint32_t bits = (uint32_t)*p << 16;
+    float a;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
 static inline void v_store_f16(uint16_t *p, vf a) {
     *p = quant_f32_to_f16(a);
 }
