@@ -13,6 +13,10 @@ struct cpu_region {
     size_t used;
 };
 
+static bool in_region(size_t packed_bytes) {
+    return packed_bytes <= REGION_LARGEST;
+}
+
 static uint8_t *region_take(cpu_device *d, size_t bytes) {
     bytes = (bytes + 63) & ~(size_t)63;
     cpu_region *r = d->regions;
@@ -44,7 +48,7 @@ static void cpu_destroy(device *d) {
 static void cpu_weight_free(device *d, dev_weight *w) {
     (void)d;
     if (w == NULL) return;
-    if (!w->in_region) mem_unmap(w->packed, w->packed_bytes);
+    if (!in_region(w->packed_bytes)) mem_unmap(w->packed, w->packed_bytes);
     mem_free(w->vector);
     mem_free(w);
 }
@@ -88,10 +92,9 @@ static ridge_status pack(cpu_device *d, dev_weight *w, ridge_error *err) {
     uint32_t n_panels = w->rows / CPU_PANEL + (w->rows % CPU_PANEL != 0);
     w->panel_bytes = w->format != NULL ? cpu_panel_bytes(w->format, w->cols)
                                        : (size_t)w->cols * CPU_PANEL * quant_block_bytes(w->type);
-    if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes)) {
-        w->in_region = w->packed_bytes <= REGION_LARGEST;
-        w->packed = w->in_region ? region_take(d, w->packed_bytes) : mem_map(w->packed_bytes);
-    }
+    if (mem_mul(w->panel_bytes, n_panels, &w->packed_bytes))
+        w->packed =
+            in_region(w->packed_bytes) ? region_take(d, w->packed_bytes) : mem_map(w->packed_bytes);
     if (w->packed == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "weights of %u x %u", w->rows, w->cols);
     uint32_t step = (uint32_t)(PACK_BYTES / w->panel_bytes) + 1;

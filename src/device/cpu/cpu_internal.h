@@ -163,6 +163,7 @@ typedef struct {
     /* linear, f32; expand: the exact weights of unpacked blocks, [32 * n_blocks][16] */
     void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
+    /* the cache's halves */
     void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
     void (*narrow_f16)(const float *src, uint16_t *dst, size_t n);
     /* row-wise; x and out may be the same */
@@ -210,7 +211,6 @@ struct dev_weight {
     size_t row_bytes;
     const cpu_format *format; /* NULL: not an integer format */
     uint8_t *packed;          /* [n_panels][panel_bytes]; NULL: vectors, and what is embed only */
-    bool in_region;           /* packed is part of one of the device's regions */
     size_t panel_bytes, packed_bytes;
     float *vector; /* rows == 1: [cols] in f32; else NULL */
 };

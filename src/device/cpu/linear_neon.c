@@ -52,26 +52,21 @@ INLINE void unpack_quants(cpu_planes planes, const uint8_t *p, uint8_t *q) {
             vst1q_u8(q + quad * 64 + part * 16, quants(planes, p + part * 16, quad));
 }
 
+static void block_quants(cpu_planes planes, const uint8_t *block, uint8_t *q) {
+    switch (planes) {
+    case CPU_U2: unpack_quants(CPU_U2, block, q); break;
+    case CPU_U3: unpack_quants(CPU_U3, block, q); break;
+    case CPU_U4: unpack_quants(CPU_U4, block, q); break;
+    case CPU_U4_TABLE: unpack_quants(CPU_U4_TABLE, block, q); break;
+    case CPU_U5: unpack_quants(CPU_U5, block, q); break;
+    case CPU_U6: unpack_quants(CPU_U6, block, q); break;
+    case CPU_U8: memcpy(q, block, CPU_BLOCK * CPU_PANEL); break;
+    }
+}
+
 void cpu_unpack_neon(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                      cpu_ublock *out) {
-    const uint8_t *head = panel, *at = panel + f->head_bytes;
-    for (uint32_t b = 0; b < n_blocks; b++, out++) {
-        if (b > 0 && b % f->n_blocks == 0) {
-            head = at;
-            at += f->head_bytes;
-        }
-        switch (f->planes) {
-        case CPU_U2: unpack_quants(CPU_U2, at, out->q); break;
-        case CPU_U3: unpack_quants(CPU_U3, at, out->q); break;
-        case CPU_U4: unpack_quants(CPU_U4, at, out->q); break;
-        case CPU_U4_TABLE: unpack_quants(CPU_U4_TABLE, at, out->q); break;
-        case CPU_U5: unpack_quants(CPU_U5, at, out->q); break;
-        case CPU_U6: unpack_quants(CPU_U6, at, out->q); break;
-        case CPU_U8: memcpy(out->q, at, sizeof out->q); break;
-        }
-        cpu_unpack_scales(f, head, at + f->quant_bytes, out);
-        at += f->quant_bytes + f->sub_bytes;
-    }
+    cpu_unpack_blocks(f, panel, n_blocks, block_quants, out);
 }
 
 /* The 4 quads of half h of ROWS rows into isum; T is a constant, as is centred: q - 128 for q. */

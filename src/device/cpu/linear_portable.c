@@ -66,20 +66,29 @@ void cpu_unpack_scales(const cpu_format *f, const uint8_t *head, const uint8_t *
     }
 }
 
-void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                         cpu_ublock *out) {
+void cpu_unpack_blocks(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
+                       cpu_unpack_quants quants, cpu_ublock *out) {
     const uint8_t *head = panel, *at = panel + f->head_bytes;
     for (uint32_t b = 0; b < n_blocks; b++, out++) {
         if (b > 0 && b % f->n_blocks == 0) {
             head = at;
             at += f->head_bytes;
         }
-        for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
-            for (uint32_t i = 0; i < 64; i++)
-                out->q[quad * 64 + i] = (uint8_t)quant_at(f->planes, at, quad, i);
+        quants(f->planes, at, out->q);
         cpu_unpack_scales(f, head, at + f->quant_bytes, out);
         at += f->quant_bytes + f->sub_bytes;
     }
+}
+
+static void block_quants(cpu_planes planes, const uint8_t *block, uint8_t *q) {
+    for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
+        for (uint32_t i = 0; i < 64; i++)
+            q[quad * 64 + i] = (uint8_t)quant_at(planes, block, quad, i);
+}
+
+void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
+                         cpu_ublock *out) {
+    cpu_unpack_blocks(f, panel, n_blocks, block_quants, out);
 }
 
 /* sum over 16 values (one half) of row r */
