@@ -148,3 +148,9 @@ void buf_json_double(buf *b, double x) {
     else
         buf_puts(b, "null");
 }
+
+void buf_json_field(buf *b, const char *name, double x) {
+    bool first = b->len > 0 && b->data[b->len - 1] == '{';
+    buf_printf(b, "%s\"%s\":", first ? "" : ",", name);
+    buf_json_double(b, x);
+}

@@ -33,6 +33,7 @@ char *buf_take(buf *b); /* the owned string (never NULL unless failed); *b is em
 void buf_json_string(buf *b, const char *s,
                      size_t n);         /* with the quotes; bytes not UTF-8: U+FFFD */
 void buf_json_double(buf *b, double x); /* shortest that reads back; 1.0, 1e+20; non-finite: null */
-void buf_double(buf *b, double x);      /* Python's repr: 1.0, 1e+20, inf, nan */
+void buf_json_field(buf *b, const char *name, double x); /* "name":x, after a comma if not first */
+void buf_double(buf *b, double x);                       /* Python's repr: 1.0, 1e+20, inf, nan */
 
 #endif

@@ -189,11 +189,6 @@ static ridge_status measure(rig *r, const bench_kernels_args *a, uint32_t n, boo
     return status;
 }
 
-static void json_field(buf *b, const char *name, double value) {
-    buf_printf(b, ",\"%s\":", name);
-    buf_json_double(b, value);
-}
-
 static void report(const rig *r, const bench_kernels_args *a, uint32_t batch, const outcome *o,
                    const machine_peaks *peaks, buf *json) {
     double peak = o->integer ? peaks->int8_ops_per_s : peaks->f32_flops_per_s;
@@ -209,15 +204,15 @@ static void report(const rig *r, const bench_kernels_args *a, uint32_t batch, co
     bool is_first = json->data[json->len - 1] == '[';
     buf_printf(json, "%s{\"type\":\"%s\",\"batch\":%u,\"matrices\":%u,\"rows\":%u,\"cols\":%u",
                is_first ? "" : ",", name, batch, r->n_matrices, r->rows, COLS);
-    json_field(json, "bytes", o->bytes);
-    json_field(json, "flops", o->flops);
-    json_field(json, "seconds", o->seconds);
-    json_field(json, "bytes_per_s", bytes_per_s);
-    json_field(json, "flops_per_s", flops_per_s);
-    json_field(json, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
-    json_field(json, "peak_flops_per_s", peak);
-    json_field(json, "mbu", bytes_per_s / peaks->read_bytes_per_s);
-    json_field(json, "mfu", flops_per_s / peak);
+    buf_json_field(json, "bytes", o->bytes);
+    buf_json_field(json, "flops", o->flops);
+    buf_json_field(json, "seconds", o->seconds);
+    buf_json_field(json, "bytes_per_s", bytes_per_s);
+    buf_json_field(json, "flops_per_s", flops_per_s);
+    buf_json_field(json, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
+    buf_json_field(json, "peak_flops_per_s", peak);
+    buf_json_field(json, "mbu", bytes_per_s / peaks->read_bytes_per_s);
+    buf_json_field(json, "mfu", flops_per_s / peak);
     buf_printf(json, ",\"unit\":\"%s\"}", unit);
 }
 
@@ -227,15 +222,12 @@ static ridge_status bench_kind(device *d, const bench_kernels_args *a, const wei
     rig r = {.d = d, .kind = kind};
     machine_peaks peaks;
     outcome o = {0};
-    uint32_t max_batch = 1;
-    for (size_t i = 0; i < a->n_batches; i++)
-        if (a->batches[i] > max_batch) max_batch = a->batches[i];
-    RIDGE_TRY(choose_shape(&r, a->bytes, max_batch, err));
+    RIDGE_TRY(choose_shape(&r, a->bytes, a->max_batch, err));
     if (!machine_peaks_get(&peaks, device_cpu_isa(d), n_threads, r.n_matrices * r.matrix_bytes,
                            true))
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
     ridge_status status = upload(&r, err);
-    if (status == RIDGE_OK) status = compile(&r, max_batch, err);
+    if (status == RIDGE_OK) status = compile(&r, a->max_batch, err);
     for (size_t i = 0; i < a->n_batches && status == RIDGE_OK; i++) {
         status = measure(&r, a, a->batches[i], i == 0, &o, err);
         if (status == RIDGE_OK) report(&r, a, a->batches[i], &o, &peaks, json);
@@ -245,18 +237,18 @@ static ridge_status bench_kind(device *d, const bench_kernels_args *a, const wei
 }
 
 static void print_head(const bench_kernels_args *a, const char *isa, int n_threads, buf *json) {
-    char *cpu = machine_cpu_name();
     if (a->json) {
-        buf_puts(json, "{\"machine\":{\"cpu\":");
-        buf_json_string(json, cpu != NULL ? cpu : "", cpu != NULL ? strlen(cpu) : 0);
-        buf_printf(json, ",\"threads\":%d,\"isa\":\"%s\"},\"results\":[", n_threads, isa);
-    } else {
-        printf("%s, %d thread%s, %s: %.0f MB of random weights\n", cpu != NULL ? cpu : "",
-               n_threads, plural((uint64_t)n_threads), isa, (double)a->bytes / 1e6);
-        printf("%-7s %5s %11s %8s %8s %9s %8s\n", "type", "batch", "us", "GB/s", "of read", "GOPS",
-               "of peak");
+        buf_puts(json, "{\"machine\":{");
+        machine_json(json, isa, n_threads);
+        buf_puts(json, "},\"results\":[");
+        return;
     }
-    mem_free(cpu);
+    char *machine = machine_text(isa, n_threads);
+    printf("%s: %.0f MB of random weights\n", machine != NULL ? machine : "",
+           (double)a->bytes / 1e6);
+    printf("%-7s %5s %11s %8s %8s %9s %8s\n", "type", "batch", "us", "GB/s", "of read", "GOPS",
+           "of peak");
+    mem_free(machine);
 }
 
 ridge_status bench_kernels(const bench_kernels_args *a, ridge_error *err) {

@@ -17,8 +17,9 @@ typedef struct {
     uint64_t bytes;          /* of weights, of each type in turn */
     const uint32_t *batches; /* [n_batches] rows of the input */
     size_t n_batches;
-    uint64_t repeat; /* runs, of which the median counts; at least 1 */
-    bool json;       /* one document at the end; else a table that grows */
+    uint32_t max_batch; /* the largest of them */
+    uint64_t repeat;    /* runs, of which the median counts; at least 1 */
+    bool json;          /* one document at the end; else a table that grows */
 } bench_kernels_args;
 
 /* Prints to stdout. RIDGE_EINVAL where bytes do not fit the memory twice: in the file's form and in

@@ -30,7 +30,7 @@ typedef struct {
     const char *batch_list, *svg;
     bool json, profile, kernels;
     uint64_t kernel_bytes;
-    uint32_t batches[MAX_BATCHES];
+    uint32_t batches[MAX_BATCHES], max_batch;
     size_t n_batches;
 } bench_args;
 
@@ -54,6 +54,7 @@ static bool parse_batches(bench_args *a) {
         unsigned long v = strtoul(p, &end, 10);
         if (end == p || *p == '-' || v < 1 || v > 4096) return false;
         a->batches[a->n_batches++] = (uint32_t)v;
+        if (v > a->max_batch) a->max_batch = (uint32_t)v;
         if (*end == '\0') return true;
         if (*end != ',') return false;
         p = end + 1;
@@ -225,11 +226,6 @@ static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, b
     return status;
 }
 
-static void json_field(buf *b, const char *name, double value) {
-    buf_printf(b, ",\"%s\":", name);
-    buf_json_double(b, value);
-}
-
 static void profile_json(buf *b, const bench_result *r, const machine_peaks *peaks) {
     double total = roofline_seconds(r->rows, r->n_rows);
     buf_puts(b, ",\"profile\":[");
@@ -239,11 +235,11 @@ static void profile_json(buf *b, const bench_result *r, const machine_peaks *pea
         buf_json_string(b, row->name, strlen(row->name));
         buf_printf(b, ",\"n\":%llu,\"unit\":\"%s\"", (unsigned long long)row->n,
                    row->integer ? "int8" : "f32");
-        json_field(b, "share", row->seconds / total);
-        json_field(b, "seconds", row->seconds);
-        json_field(b, "bytes", row->bytes);
-        json_field(b, "flops", row->flops);
-        json_field(b, "of_roof", roofline_reached(row, peaks));
+        buf_json_field(b, "share", row->seconds / total);
+        buf_json_field(b, "seconds", row->seconds);
+        buf_json_field(b, "bytes", row->bytes);
+        buf_json_field(b, "flops", row->flops);
+        buf_json_field(b, "of_roof", roofline_reached(row, peaks));
         buf_puts(b, "}");
     }
     buf_puts(b, "]");
@@ -267,14 +263,13 @@ static void profile_table(const bench_result *r, const machine_peaks *peaks) {
 
 static void print_json(engine *e, const bench_args *a, const char *model,
                        const machine_peaks *peaks, const bench_result *results, size_t n) {
-    char *cpu = machine_cpu_name(), *name = cli_model_name(model);
+    char *name = cli_model_name(model);
     buf b = {0};
-    buf_puts(&b, "{\"machine\":{\"cpu\":");
-    buf_json_string(&b, cpu != NULL ? cpu : "", cpu != NULL ? strlen(cpu) : 0);
-    buf_printf(&b, ",\"threads\":%d,\"isa\":\"%s\"", engine_n_threads(e), engine_isa(e));
-    json_field(&b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
-    json_field(&b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
-    json_field(&b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
+    buf_puts(&b, "{\"machine\":{");
+    machine_json(&b, engine_isa(e), engine_n_threads(e));
+    buf_json_field(&b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
+    buf_json_field(&b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
+    buf_json_field(&b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
     buf_puts(&b, "},\"model\":{\"name\":");
     buf_json_string(&b, name != NULL ? name : "", name != NULL ? strlen(name) : 0);
     buf_printf(
@@ -286,28 +281,26 @@ static void print_json(engine *e, const bench_args *a, const char *model,
         buf_printf(&b, "%s{\"phase\":\"%s\",\"batch\":%u,\"prompt\":%llu,\"tokens\":%llu",
                    i > 0 ? "," : "", r->decode ? "decode" : "prefill", r->batch,
                    (unsigned long long)a->prompt, (unsigned long long)r->tokens);
-        json_field(&b, "seconds", r->seconds);
-        json_field(&b, "tokens_per_s", (double)r->tokens / r->seconds);
-        json_field(&b, "bytes_per_s", r->bytes / r->seconds);
-        json_field(&b, "flops_per_s", r->flops / r->seconds);
-        json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
-        json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
+        buf_json_field(&b, "seconds", r->seconds);
+        buf_json_field(&b, "tokens_per_s", (double)r->tokens / r->seconds);
+        buf_json_field(&b, "bytes_per_s", r->bytes / r->seconds);
+        buf_json_field(&b, "flops_per_s", r->flops / r->seconds);
+        buf_json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
+        buf_json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
         if (a->profile) profile_json(&b, r, peaks);
         buf_puts(&b, "}");
     }
     buf_puts(&b, "]}");
     if (!b.failed) printf("%s\n", b.data);
     buf_free(&b);
-    mem_free(cpu);
     mem_free(name);
 }
 
 static void print_table(engine *e, const bench_args *a, const machine_peaks *peaks,
                         const bench_result *results, size_t n) {
-    char *cpu = machine_cpu_name();
-    printf("%s, %d thread%s, %s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n",
-           cpu != NULL ? cpu : "", engine_n_threads(e), plural((uint64_t)engine_n_threads(e)),
-           engine_isa(e), peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
+    char *machine = machine_text(engine_isa(e), engine_n_threads(e));
+    printf("%s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n", machine != NULL ? machine : "",
+           peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
            peaks->f32_flops_per_s / 1e9);
     printf("%-8s %6s %10s %10s %10s %7s %7s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s", "MBU",
            "MFU");
@@ -319,7 +312,7 @@ static void print_table(engine *e, const bench_args *a, const machine_peaks *pea
                100 * r->flops / r->seconds / peaks->int8_ops_per_s);
         if (a->profile) profile_table(r, peaks);
     }
-    mem_free(cpu);
+    mem_free(machine);
 }
 
 /* Before minutes of measuring. */
@@ -337,9 +330,10 @@ static ridge_status check_writable(const char *path, ridge_error *err) {
 static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
                               const machine_peaks *peaks, const bench_result *results, size_t n,
                               ridge_error *err) {
-    char *cpu = machine_cpu_name(), *name = cli_model_name(model), names[MAX_BATCHES + 1][32];
+    char *machine = machine_text(engine_isa(e), engine_n_threads(e));
+    char *name = cli_model_name(model), names[MAX_BATCHES + 1][32];
     roofline_series series[MAX_BATCHES + 1];
-    buf title = {0}, subtitle = {0};
+    buf title = {0};
     ridge_status status;
     for (size_t i = 0; i < n; i++) {
         const bench_result *r = &results[i];
@@ -351,37 +345,27 @@ static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
     }
     buf_printf(&title, "Roofline of %s: prefill and decode at a context of %llu tokens",
                name != NULL ? name : "", (unsigned long long)a->prompt);
-    buf_printf(&subtitle, "%s, %d thread%s, %s", cpu != NULL ? cpu : "", engine_n_threads(e),
-               plural((uint64_t)engine_n_threads(e)), engine_isa(e));
-    if (title.failed || subtitle.failed)
+    if (title.failed || machine == NULL)
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the picture's title");
     else
         status = roofline_svg_write(a->svg,
                                     &(roofline){.title = title.data,
-                                                .subtitle = subtitle.data,
+                                                .subtitle = machine,
                                                 .peaks = *peaks,
                                                 .series = series,
                                                 .n_series = n},
                                     err);
     buf_free(&title);
-    buf_free(&subtitle);
-    mem_free(cpu);
+    mem_free(machine);
     mem_free(name);
     return status;
-}
-
-/* The engine holds what the largest batch needs, and no more. */
-static void size_engine(bench_args *a) {
-    uint32_t most = 1;
-    for (size_t i = 0; i < a->n_batches; i++)
-        if (a->batches[i] > most) most = a->batches[i];
-    if (a->engine.max_num_seqs < most) a->engine.max_num_seqs = most;
 }
 
 static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
     bench_kernels_args k = {.bytes = a->kernel_bytes,
                             .batches = a->batches,
                             .n_batches = a->n_batches,
+                            .max_batch = a->max_batch,
                             .repeat = a->repeat,
                             .json = a->json};
     RIDGE_TRY(engine_args_device(&a->engine, &k.device, err));
@@ -393,7 +377,7 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     machine_peaks peaks;
     bench_result results[MAX_BATCHES + 1] = {0};
     size_t n = 0;
-    size_engine(a);
+    if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
     if (status == RIDGE_OK) status = check_fits(e, a, err);
     if (status == RIDGE_OK && a->svg != NULL) status = check_writable(a->svg, err);

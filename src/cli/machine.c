@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -26,6 +25,23 @@ char *machine_cpu_name(void) {
     }
     if (f != NULL) fclose(f);
     return name != NULL ? name : mem_strdup("unknown");
+}
+
+char *machine_text(const char *isa, int n_threads) {
+    char *cpu = machine_cpu_name();
+    buf b = {0};
+    buf_printf(&b, "%s, %d thread%s, %s", cpu != NULL ? cpu : "", n_threads,
+               plural((uint64_t)n_threads), isa);
+    mem_free(cpu);
+    return buf_take(&b);
+}
+
+void machine_json(buf *b, const char *isa, int n_threads) {
+    char *cpu = machine_cpu_name();
+    buf_puts(b, "\"cpu\":");
+    buf_json_string(b, cpu != NULL ? cpu : "", cpu != NULL ? strlen(cpu) : 0);
+    buf_printf(b, ",\"threads\":%d,\"isa\":\"%s\"", n_threads, isa);
+    mem_free(cpu);
 }
 
 static char *cache_key(const char *isa, int n_threads, uint64_t working_set) {

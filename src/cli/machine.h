@@ -5,12 +5,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "device/cpu/peaks.h"
 
 typedef roof_peaks machine_peaks;
 
 /* "Intel(R) Xeon(R) ..." or "unknown"; owned (mem_free), NULL when out of memory. */
 char *machine_cpu_name(void);
+
+/* "CPU, 2 threads, avx512"; owned as above. */
+char *machine_text(const char *isa, int n_threads);
+/* The members "cpu", "threads" and "isa" of a JSON object. */
+void machine_json(buf *b, const char *isa, int n_threads);
 
 /* The peaks for so many threads and a working set of about so many bytes, from the cache
  * ($RIDGE_HOME/peaks.json, keyed by CPU, ISA, threads and the working set's power of two); measured

@@ -84,31 +84,20 @@ static void write_usage(const generation *g, buf *out) {
                u.cached_tokens);
 }
 
-static void write_number(const char *name, double x, buf *out) {
-    buf_printf(out, "\"%s\":", name);
-    buf_json_double(out, x);
-}
-
 /* vLLM's per-request times, and how near the roof its steps were. */
 static void write_metrics(const generation *g, buf *out) {
     if (g->n_choices != 1) return;
     const engine_usage *u = &g->choices[0].usage;
     double gaps = g->choices[0].n_tokens > 1 ? (double)(g->choices[0].n_tokens - 1) : 0;
     buf_puts(out, ",\"metrics\":{");
-    write_number("queue_time_ms", u->queue_s * 1e3, out);
-    buf_putc(out, ',');
-    write_number("time_to_first_token_ms", u->ttft_s * 1e3, out);
-    buf_putc(out, ',');
-    write_number("generation_time_ms", u->decode_s * 1e3, out);
-    buf_putc(out, ',');
-    write_number("mean_itl_ms", gaps > 0 ? u->decode_s * 1e3 / gaps : 0, out);
-    buf_putc(out, ',');
-    write_number("tokens_per_second", u->decode_s > 0 ? gaps / u->decode_s : 0, out);
+    buf_json_field(out, "queue_time_ms", u->queue_s * 1e3);
+    buf_json_field(out, "time_to_first_token_ms", u->ttft_s * 1e3);
+    buf_json_field(out, "generation_time_ms", u->decode_s * 1e3);
+    buf_json_field(out, "mean_itl_ms", gaps > 0 ? u->decode_s * 1e3 / gaps : 0);
+    buf_json_field(out, "tokens_per_second", u->decode_s > 0 ? gaps / u->decode_s : 0);
     if (u->mbu > 0) {
-        buf_putc(out, ',');
-        write_number("mbu", u->mbu, out);
-        buf_putc(out, ',');
-        write_number("mfu", u->mfu, out);
+        buf_json_field(out, "mbu", u->mbu);
+        buf_json_field(out, "mfu", u->mfu);
     }
     buf_putc(out, '}');
 }
