@@ -92,11 +92,12 @@ typedef struct {
 typedef struct {
     uint32_t n_layers, n_kv_heads, head_dim; /* K and V share head_dim */
     uint32_t window;                         /* 0: full */
+    uint32_t n_blocks;                       /* set by who sizes the cache */
 } dev_kv_group;
 
 typedef struct {
     dev_kv_group groups[DEV_MAX_GROUPS];
-    uint32_t n_groups, block_size, n_blocks; /* n_blocks in every group */
+    uint32_t n_groups, block_size;
     dev_kv_type type;
 } dev_kv_layout;
 

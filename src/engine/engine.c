@@ -137,12 +137,12 @@ static ridge_status open_cache(engine *e, ridge_error *err) {
     if (n_blocks > most) n_blocks = most; /* more could never be used */
     if (n_blocks > INT32_MAX) n_blocks = INT32_MAX;
     RIDGE_TRY(choose_context(e, n_blocks, err));
-    l->n_blocks = (uint32_t)n_blocks;
+    for (uint32_t g = 0; g < l->n_groups; g++) l->groups[g].n_blocks = (uint32_t)n_blocks;
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
     sched_params s = {.max_num_seqs = p->max_num_seqs,
                       .max_num_batched_tokens = p->max_num_batched_tokens,
                       .block_size = p->block_size,
-                      .n_blocks = l->n_blocks,
+                      .n_blocks = (uint32_t)n_blocks,
                       .n_groups = l->n_groups};
     return sched_create(&e->sched, &s, err);
 }
@@ -240,10 +240,12 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     *out = e->stats;
     out->n_waiting = engine_n_waiting(e);
     out->n_running = engine_n_running(e);
-    out->kv_blocks = (uint64_t)e->kv_layout.n_blocks * e->kv_layout.n_groups;
-    out->kv_blocks_used = out->kv_blocks;
-    for (uint32_t g = 0; g < e->kv_layout.n_groups; g++)
-        out->kv_blocks_used -= sched_n_blocks_free(e->sched, g);
+    out->kv_blocks = out->kv_blocks_used = 0;
+    for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
+        uint32_t n = e->kv_layout.groups[g].n_blocks;
+        out->kv_blocks += n;
+        out->kv_blocks_used += n - sched_n_blocks_free(e->sched, g);
+    }
 }
 
 size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max) {

@@ -402,10 +402,13 @@ static void make_rig(attention_rig *rig, const attention_case *a, const attentio
                      .n_vocab = q_width};
     ridge_error err = {0};
     if (d->vtable->compile(d, &rig->c, &p, max_tokens, &err) != RIDGE_OK) fail_msg("%s", err.text);
-    dev_kv_layout layout = {.groups = {{2, a->n_kv_heads, a->head_dim, a->window}},
+    dev_kv_layout layout = {.groups = {{.n_layers = 2,
+                                        .n_kv_heads = a->n_kv_heads,
+                                        .head_dim = a->head_dim,
+                                        .window = a->window,
+                                        .n_blocks = 4096 / a->block_size}},
                             .n_groups = 1,
                             .block_size = a->block_size,
-                            .n_blocks = 4096 / a->block_size,
                             .type = a->kv_type};
     if (d->vtable->kv_create(d, &rig->kv, &layout, &err) != RIDGE_OK) fail_msg("%s", err.text);
 }

@@ -25,12 +25,12 @@ void cpu_kv_free(device *d, dev_kv *kv) {
 }
 
 static ridge_status check_layout(const dev_kv_layout *l, ridge_error *err) {
-    if (l->n_groups < 1 || l->n_groups > DEV_MAX_GROUPS || l->block_size == 0 || l->n_blocks == 0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, %u blocks of %u tokens",
-                          l->n_groups, l->n_blocks, l->block_size);
+    if (l->n_groups < 1 || l->n_groups > DEV_MAX_GROUPS || l->block_size == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, blocks of %u tokens",
+                          l->n_groups, l->block_size);
     for (uint32_t g = 0; g < l->n_groups; g++)
         if (l->groups[g].n_layers == 0 || l->groups[g].n_kv_heads == 0 ||
-            l->groups[g].head_dim == 0)
+            l->groups[g].head_dim == 0 || l->groups[g].n_blocks == 0)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "KV group %u is empty", g);
     return RIDGE_OK;
 }
@@ -47,7 +47,7 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
         size_t elems = group->n_kv_heads, bytes = 0;
         bool fits =
             mem_mul(elems, group->head_dim, &elems) && mem_mul(elems, layout->block_size, &elems) &&
-            mem_mul(elems, layout->n_blocks, &bytes) && mem_mul(bytes, group->n_layers, &bytes) &&
+            mem_mul(elems, group->n_blocks, &bytes) && mem_mul(bytes, group->n_layers, &bytes) &&
             mem_mul(bytes, kv->elem_bytes, &bytes);
         kv->groups[g].block_elems = elems;
         kv->groups[g].bytes = bytes;
@@ -55,8 +55,8 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
         if (fits) kv->groups[g].v = mem_map(bytes);
         if (kv->groups[g].k == NULL || kv->groups[g].v == NULL) {
             cpu_kv_free(d, kv);
-            return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool: %u blocks of %u tokens",
-                              layout->n_blocks, layout->block_size);
+            return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool: %u blocks of %u tokens", group->n_blocks,
+                              layout->block_size);
         }
     }
     *out = kv;
