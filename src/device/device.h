@@ -127,6 +127,11 @@ typedef struct {
     /* Copies the first n_tokens of a block, all layers of the group. */
     void (*kv_copy)(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                     uint32_t n_tokens);
+    /* A whole block, all layers of the group, out of the pool and into one:
+     * dev_kv_bytes_per_block bytes, in a form that layouts of equal block size, type and shape of
+     * the group share on every path, whatever their number of blocks. */
+    void (*kv_read_block)(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to);
+    void (*kv_write_block)(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from);
     ridge_status (*compile)(device *d, dev_compiled **out, const dev_program *p,
                             uint32_t max_tokens, ridge_error *err);
     void (*compiled_free)(device *d, dev_compiled *c);

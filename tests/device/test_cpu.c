@@ -609,6 +609,49 @@ static void test_overflowed_values(void **state) {
     mem_free(single);
 }
 
+/* Whole blocks out of one pool and into another, of another size, and copied within it; no other
+ * block changes. */
+static void check_blocks(dev_kv_type type, uint32_t block_size) {
+    enum { GROUP = 1, N = 7 };
+    device *d = open_device(NULL, 1, false);
+    const device_vtable *t = d->vtable;
+    dev_kv_layout l = {.groups = {{.n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_blocks = 3},
+                                  {.n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .n_blocks = N}},
+                       .n_groups = 2,
+                       .block_size = block_size,
+                       .type = type};
+    dev_kv *kv = NULL, *other = NULL;
+    assert_int_equal(t->kv_create(d, &kv, &l, NULL), RIDGE_OK);
+    l.groups[GROUP].n_blocks = 2;
+    assert_int_equal(t->kv_create(d, &other, &l, NULL), RIDGE_OK);
+    size_t n = dev_kv_bytes_per_block(&l, GROUP);
+    uint8_t *blocks = mem_alloc(N * n), *got = mem_alloc(n);
+    for (size_t i = 0; i < N * n; i++) blocks[i] = (uint8_t)random_u32();
+    for (int b = 0; b < N; b++) t->kv_write_block(d, kv, GROUP, b, blocks + (size_t)b * n);
+    t->kv_copy(d, kv, GROUP, 6, 2, block_size);
+    memcpy(blocks + 2 * n, blocks + 6 * n, n);
+    for (int b = 0; b < N; b++) {
+        t->kv_read_block(d, kv, GROUP, b, got);
+        assert_memory_equal(got, blocks + (size_t)b * n, n);
+        t->kv_write_block(d, other, GROUP, 1, got);
+        memset(got, 0, n);
+        t->kv_read_block(d, other, GROUP, 1, got);
+        assert_memory_equal(got, blocks + (size_t)b * n, n);
+    }
+    mem_free(blocks);
+    mem_free(got);
+    t->kv_free(d, kv);
+    t->kv_free(d, other);
+    t->destroy(d);
+}
+
+static void test_blocks_read_and_written(void **state) {
+    (void)state;
+    check_blocks(DEV_KV_F16, 16);
+    check_blocks(DEV_KV_F16, 5);
+    check_blocks(DEV_KV_F32, 32);
+}
+
 /* Gate and up -> act -> down, as one step or, where somebody else reads what lies between, as
  * several: the same bits. */
 static void run_glu(const char *isa, int threads, bool separate, bool biased, uint32_t n,
@@ -737,6 +780,7 @@ int main(void) {
         cmocka_unit_test(test_extreme_blocks),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_overflowed_values),
+        cmocka_unit_test(test_blocks_read_and_written),
         cmocka_unit_test(test_infinite_activations),
         cmocka_unit_test(test_glu_fused_or_not),
         cmocka_unit_test(test_errors),

@@ -251,6 +251,8 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
 void cpu_kv_free(device *d, dev_kv *kv);
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                  uint32_t n_tokens);
+void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to);
+void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from);
 /* Token `position` of a sequence: k and v [n_kv_heads * head_dim]. scratch: [row] of 16 bits. */
 void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
                   const int32_t *blocks, uint32_t position, const float *k, const float *v,

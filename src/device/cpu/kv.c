@@ -70,16 +70,33 @@ static size_t block_at(const dev_kv *kv, uint32_t group, uint32_t layer, int32_t
            kv->groups[group].block_elems;
 }
 
+static size_t block_bytes(const dev_kv *kv, uint32_t group) { /* of k, and of v */
+    return block_at(kv, group, 0, 1) * kv->elem_bytes;
+}
+
 /* Whole blocks: what lies past n_tokens in the source is overwritten before it is read. */
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                  uint32_t n_tokens) {
     (void)d;
     (void)n_tokens;
-    size_t elem = kv->elem_bytes, src = block_at(kv, group, 0, from) * elem;
-    size_t dst = block_at(kv, group, 0, to) * elem;
-    size_t bytes = block_at(kv, group, 0, 1) * elem;
+    size_t bytes = block_bytes(kv, group), src = (size_t)from * bytes, dst = (size_t)to * bytes;
     memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, bytes);
     memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, bytes);
+}
+
+/* Keys, then values. */
+void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to) {
+    (void)d;
+    size_t bytes = block_bytes(kv, group), at = (size_t)block * bytes;
+    memcpy(to, kv->groups[group].k + at, bytes);
+    memcpy((uint8_t *)to + bytes, kv->groups[group].v + at, bytes);
+}
+
+void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from) {
+    (void)d;
+    size_t bytes = block_bytes(kv, group), at = (size_t)block * bytes;
+    memcpy(kv->groups[group].k + at, from, bytes);
+    memcpy(kv->groups[group].v + at, (const uint8_t *)from + bytes, bytes);
 }
 
 /* First element of a slot's key, whose elements are `lanes` apart, and of its value, of a head. */
