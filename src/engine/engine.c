@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
@@ -240,6 +241,7 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     *out = e->stats;
     out->n_waiting = engine_n_waiting(e);
     out->n_running = engine_n_running(e);
+    out->turned_s = clock_now_s();
     out->kv_blocks = out->kv_blocks_used = 0;
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
         uint32_t n = e->kv_layout.groups[g].n_blocks;
@@ -308,4 +310,19 @@ uint64_t engine_weight_bytes(const engine *e) {
 
 uint64_t engine_kv_bytes_per_token(const engine *e) {
     return e->kv_token_bytes;
+}
+
+void engine_peaks(const engine *e, double *bytes_per_s, double *flops_per_s) {
+    *bytes_per_s = e->peaks.read_bytes_per_s;
+    *flops_per_s = e->params.precise ? e->peaks.f32_flops_per_s : e->peaks.int8_ops_per_s;
+}
+
+engine_cache_info engine_get_cache_info(const engine *e) {
+    const dev_kv_layout *l = &e->kv_layout;
+    uint32_t whole = 0;
+    for (uint32_t g = 1; g < l->n_groups; g++)
+        if (l->groups[g].window == 0) whole = g;
+    return (engine_cache_info){.block_size = l->block_size,
+                               .n_blocks = l->groups[whole].n_blocks,
+                               .type = l->type == DEV_KV_F32 ? "f32" : "f16"};
 }

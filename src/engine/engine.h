@@ -72,7 +72,9 @@ typedef struct {
     size_t n_stop;
     const int32_t *stop_ids; /* [n_stop_ids] copied */
     size_t n_stop_ids;
-    int priority;     /* lower is earlier */
+    int priority;        /* lower is earlier */
+    uint64_t cache_salt; /* XXH3 of the tenant's salt: prefixes are shared among equals; 0: none */
+    bool no_cache;       /* neither takes from the prefix cache nor leaves anything in it */
     bool prompt_only; /* nothing is sampled: ends with ENGINE_LENGTH once the prompt is computed */
     int prompt_logprobs; /* -1: none; else an event with is_prompt for each prompt token but the
                             first, with this many alternatives (<= SAMPLER_MAX_LOGPROBS) */
@@ -82,10 +84,25 @@ typedef struct {
 
 engine_request engine_request_default(void); /* greedy, to the end of the context, no logprobs */
 
+/* The steps that one phase of a request took: up to its first token, or after it. */
+typedef struct {
+    uint32_t n_steps;
+    uint64_t n_seqs;  /* in all of them together, itself included */
+    double seconds;   /* of all of them */
+    double others_s;  /* of that: what the prompts of others added (usage.h) */
+    double again_s;   /* of that: computing what a preemption had thrown away */
+    double compute_s; /* of that: steps that the arithmetic bounds; the memory bounds the others */
+    double roof_s;    /* what they would have taken at the roof; 0: unknown */
+} engine_phase;
+
 typedef struct {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
     double queue_s, ttft_s,
-        decode_s; /* arrival to first schedule; arrival to first token; first to last */
+        decode_s;         /* arrival to first schedule; arrival to first token; first to last */
+    double prefill_s;     /* first schedule to first token (with prompt_only: to the last event) */
+    uint32_t n_ahead;     /* requests that waited or ran when it came */
+    uint32_t n_preempted; /* how often */
+    engine_phase prefill, decode; /* prefill_s and decode_s less their seconds: not in any step */
     /* Of the steps that it took part in, all their bytes (weights once per step, and keys and
      * values) and FLOPs by all their time, prompt and answer together: each step's rate, weighted
      * by its time. What others in the same steps did is in it: it says how near the roof the
@@ -109,6 +126,7 @@ typedef struct {
     int stop_string;          /* the index of the stop string that ended the text; -1: none did */
     const ridge_error *error; /* when ENGINE_ERROR */
     engine_usage usage;       /* when finished */
+    double time_s;            /* clock_now_s at the end of the step: one for all of its events */
 } engine_event;
 
 ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err) RIDGE_CHECKED;
@@ -123,6 +141,9 @@ void engine_cancel(engine *e, uint64_t id);
 /* One iteration; false when there is nothing to do. Events of the step: [*n_events]. */
 bool engine_step(engine *e, const engine_event **events, size_t *n_events);
 
+#define ENGINE_STEP_BOUNDS 13
+extern const uint32_t engine_step_token_bounds[ENGINE_STEP_BOUNDS];
+
 typedef struct {
     uint64_t n_waiting, n_running;
     uint64_t kv_blocks, kv_blocks_used; /* of the KV groups together */
@@ -130,6 +151,12 @@ typedef struct {
     uint64_t prompt_tokens, generation_tokens; /* each counts once, however often it is computed */
     uint64_t finished[ENGINE_ERROR + 1];       /* requests by engine_finish */
     double step_s;                             /* time spent in steps */
+    double flops, weight_bytes, kv_bytes;      /* of all steps */
+    double roof_s; /* what they would have taken at the roof; 0 while the peaks are unknown */
+    double memory_bound_s, compute_bound_s;       /* parts of step_s; both 0 likewise */
+    uint64_t step_tokens[ENGINE_STEP_BOUNDS + 1]; /* steps by their tokens: at most each bound */
+    uint64_t step_tokens_sum;
+    double turned_s; /* clock_now_s when these were taken (engine_loop: its last turn) */
 } engine_stats;
 
 void engine_get_stats(const engine *e, engine_stats *out);
@@ -157,6 +184,16 @@ int engine_n_threads(const engine *e);   /* the larger of the two counts */
 uint64_t engine_n_parameters(const engine *e);
 uint64_t engine_weight_bytes(const engine *e); /* bytes of weights that one decode step reads */
 uint64_t engine_kv_bytes_per_token(const engine *e);
+/* The peaks that usage and stats are measured by: reads, and the operations of linear layers (int8;
+ * precise: f32); 0: unknown. */
+void engine_peaks(const engine *e, double *bytes_per_s, double *flops_per_s);
+
+typedef struct {
+    uint32_t block_size, n_blocks; /* n_blocks of the group that keeps the whole context */
+    const char *type;              /* "f16" */
+    bool prefix_caching;
+} engine_cache_info;
+engine_cache_info engine_get_cache_info(const engine *e);
 
 /* What the steps since the last call did, summed. */
 typedef struct {

@@ -24,8 +24,12 @@ struct request {
     engine_finish finish;
     ridge_error error;
     double arrived_s, scheduled_s, first_token_s, last_token_s; /* 0: not yet */
-    engine_account steps;                                       /* those it took part in */
-    engine_event *last_event; /* with `finish`; its usage comes when the step is accounted for */
+    engine_phase prefill, decode;                               /* the steps it took part in */
+    engine_account steps;                                       /* the same, in bytes and FLOPs */
+    uint32_t n_ahead;          /* waiting or running when it came */
+    uint32_t n_preempted_seen; /* of seq.n_preempted; the last one of them ... */
+    uint32_t n_again;          /* ... threw away what up to here had been computed, but one */
+    engine_event *last_event;  /* with `finish`; its usage comes when the step is accounted for */
     bool cancelled;
     /* Only with engine_params.checks: what its events have said. */
     buf said;
@@ -100,6 +104,8 @@ struct engine {
     void *on_logits_context;
     engine_stats stats;
     engine_account account;
+    void (*on_plan)(void *context); /* NULL: none. When a step is planned, before its forward. */
+    void *on_plan_context;
 };
 
 #endif

@@ -48,8 +48,9 @@ struct engine_loop {
     ridge_error error;
     engine *engine;
     request *submitted_first, *submitted_last; /* linked by next */
-    size_t n_submitted, n_waiting;             /* in this queue; in the engine's, as last seen */
-    ticket *tickets;                           /* [n_unfinished] */
+    _Atomic size_t n_submitted; /* in this queue; written under the lock, read by stats without */
+    size_t n_waiting;           /* in the engine's, as last seen */
+    ticket *tickets;            /* [n_unfinished] */
     size_t n_unfinished, tickets_capacity, n_cancels;
     bool cancel_everything, draining, stop;
     batch *out_first, *out_last;
@@ -69,7 +70,9 @@ static void wake_owner(engine_loop *l) {
 
 /* The engine's thread. */
 
-static void publish_stats(engine_loop *l) {
+/* Also when a step is planned: it may be long, and who runs and who waits is known by then. */
+static void publish_stats(void *context) {
+    engine_loop *l = context;
     engine_stats stats;
     uint64_t words[sizeof stats / sizeof(uint64_t)];
     engine_get_stats(l->engine, &stats);
@@ -183,6 +186,8 @@ static void *loop_main(void *context) {
         set_state(l, LOOP_FAILED, NULL);
         return NULL;
     }
+    e->on_plan = publish_stats;
+    e->on_plan_context = l;
     set_state(l, LOOP_READY, e);
     publish_stats(l);
     bool busy = false;
@@ -393,4 +398,5 @@ void engine_loop_stats(const engine_loop *l, engine_stats *out) {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         words[i] = atomic_load_explicit(&l->stats[i], memory_order_relaxed);
     memcpy(out, words, sizeof words);
+    out->n_waiting += l->n_submitted;
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
+#include "engine/usage.h"
 
 /* Events. */
 
@@ -28,15 +29,23 @@ static engine_usage usage_of(const engine *e, const request *q) {
     if (q->first_token_s > 0) {
         u.ttft_s = q->first_token_s - q->arrived_s;
         u.decode_s = q->last_token_s - q->first_token_s;
+        u.prefill_s = q->first_token_s - q->scheduled_s;
+    } else if (q->scheduled_s > 0) {
+        u.prefill_s = clock_now_s() - q->scheduled_s;
     }
+    u.n_ahead = q->n_ahead;
+    u.n_preempted = q->seq.n_preempted;
+    u.prefill = q->prefill;
+    u.decode = q->decode;
     const engine_account *a = &q->steps;
     if (a->seconds > 0) {
         u.bytes_per_s = (a->weight_bytes + a->kv_bytes) / a->seconds;
         u.flops_per_s = a->flops / a->seconds;
     }
-    u.mbu = part_of(u.bytes_per_s, e->peaks.read_bytes_per_s);
-    u.mfu = part_of(u.flops_per_s,
-                    e->params.precise ? e->peaks.f32_flops_per_s : e->peaks.int8_ops_per_s);
+    double peak_bytes, peak_flops;
+    engine_peaks(e, &peak_bytes, &peak_flops);
+    u.mbu = part_of(u.bytes_per_s, peak_bytes);
+    u.mfu = part_of(u.flops_per_s, peak_flops);
     return u;
 }
 
@@ -227,16 +236,46 @@ static void add_step(engine_account *to, const dev_account *a, double seconds) {
     to->n_steps++;
 }
 
-static void account_step(engine *e, const sched_plan *plan, double seconds) {
+/* Tokens of its prompt in this step. */
+static uint32_t n_prompt_rows(const sequence *s) {
+    uint32_t end = s->n_computed + s->n_scheduled;
+    if (end > s->n_prompt) end = s->n_prompt;
+    return end > s->n_computed ? end - s->n_computed : 0;
+}
+
+static step_cost cost_of(const engine *e, const sched_plan *plan, const dev_account *a,
+                         double seconds) {
+    step_cost c = {.seconds = seconds,
+                   .flops = a->flops,
+                   .weight_bytes = a->weight_bytes,
+                   .kv_bytes = a->kv_bytes,
+                   .n_seqs = plan->n_sequences};
+    engine_peaks(e, &c.peak_bytes_per_s, &c.peak_flops_per_s);
+    for (uint32_t i = 0; i < plan->n_sequences; i++) {
+        c.n_tokens += plan->sequences[i]->n_scheduled;
+        c.n_prompt_tokens += n_prompt_rows(plan->sequences[i]);
+    }
+    return c;
+}
+
+/* Is this step's work of q what a preemption had thrown away? */
+static bool computes_again(const request *q) {
+    return q->seq.n_computed + q->seq.n_scheduled <= q->n_again;
+}
+
+static void account_step(engine *e, const sched_plan *plan, double start) {
     dev_account a = {0};
     e->dev->vtable->account(e->dev, &a);
+    double seconds = clock_now_s() - start;
+    step_cost cost = cost_of(e, plan, &a, seconds);
     add_step(&e->account, &a, seconds);
-    e->stats.steps++;
-    e->stats.step_s += seconds;
-    e->stats.preemptions += plan->n_preempted;
+    stats_add_step(&e->stats, &cost);
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
+        bool before_first = q->first_token_s == 0 || q->first_token_s >= start;
         add_step(&q->steps, &a, seconds);
+        phase_add_step(before_first ? &q->prefill : &q->decode, &cost, n_prompt_rows(&q->seq),
+                       computes_again(q));
         uint32_t reached = q->seq.n_computed + q->seq.n_scheduled;
         if (reached > q->seq.n_prompt) reached = q->seq.n_prompt;
         if (reached <= q->n_counted) continue; /* computed again after a preemption */
@@ -259,18 +298,25 @@ static void commit(engine *e, const sched_plan *plan) {
     }
 }
 
+static void begin_step(request *q, double now) {
+    if (q->scheduled_s == 0) q->scheduled_s = now;
+    if (q->n_preempted_seen == q->seq.n_preempted) return;
+    q->n_preempted_seen = q->seq.n_preempted;
+    q->n_again = q->first_token_s > 0 ? q->seq.n_tokens : q->n_counted;
+}
+
 static void compute(engine *e, const sched_plan *plan) {
     double start = clock_now_s();
     ridge_error err = {0};
     dev_batch batch;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
-        if (q->scheduled_s == 0) q->scheduled_s = start;
+        begin_step(q, start);
     }
     uint32_t n_wanted = build_batch(e, plan, &batch);
     ridge_status status = run_batch(e, &batch, n_wanted, &err);
     settle(e, plan, status, &err);
-    account_step(e, plan, clock_now_s() - start);
+    account_step(e, plan, start);
     commit(e, plan);
 }
 
@@ -280,9 +326,14 @@ bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
     buf_clear(&e->text);
     report_cancelled(e);
     sched_plan plan = sched_next(e->sched);
+    e->stats.preemptions += plan.n_preempted;
+    if (e->on_plan != NULL) e->on_plan(e->on_plan_context);
     if (plan.n_sequences > 0) compute(e, &plan);
-    for (size_t i = 0; i < e->n_events; i++)
+    double now = clock_now_s();
+    for (size_t i = 0; i < e->n_events; i++) {
         e->events[i].text = e->events[i].n_text > 0 ? e->text.data + e->event_text[i] : "";
+        e->events[i].time_s = now;
+    }
     if (e->params.checks) {
         engine_check(e);
         engine_check_events(e);
@@ -293,6 +344,7 @@ bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
 }
 
 void engine_enqueue(engine *e, request *q) {
+    q->n_ahead = sched_n_waiting(e->sched) + sched_n_running(e->sched);
     q->next = e->live;
     if (e->live != NULL) e->live->previous = q;
     e->live = q;
