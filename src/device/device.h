@@ -78,8 +78,9 @@ typedef struct {
 typedef struct {
     uint32_t first_row, n_rows; /* rows of the batch that belong to this sequence */
     uint32_t n_context;         /* tokens in the cache after this step */
-    const int32_t *
-        blocks[DEV_MAX_GROUPS]; /* block table per group: position p is in blocks[p / block_size] */
+    const int32_t
+        *blocks[DEV_MAX_GROUPS]; /* block table per group: position p is in blocks[p / block_size];
+                                    -1 where no row of this step sees any of its positions */
 } dev_seq;
 
 typedef struct {

@@ -260,7 +260,7 @@ void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32
 /* Where tokens [begin, end) of one KV head lie, for cpu_span_args: k, v [CPU_SPAN / 16] pointers,
  * those of the 16 tokens that begin lies in at begin % 256 / 16. In the pool itself where its form
  * allows; widened to f32 in key and value [256 * head_dim] where `widen` says that it pays, or
- * where the pool's blocks are no multiple of 16. */
+ * where the pool's blocks are no multiple of 16. No block is looked up but those of [begin, end). */
 typedef struct {
     const void *k[CPU_SPAN / 16], *v[CPU_SPAN / 16];
     bool half;

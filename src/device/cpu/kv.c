@@ -143,20 +143,20 @@ static void load_elems(const cpu_kernels *kernels, const dev_kv *kv, const uint8
         kernels->widen_f16((const uint16_t *)(const void *)pool + at, dst, n);
 }
 
-/* Tokens [token, end), at most 16, of blocks that hold them in another form: key [head_dim][16]
- * (lanes from `end` on are anything), value [16][head_dim]. */
+/* Tokens [begin, end), of a group of 16, of blocks that hold them in another form: key
+ * [head_dim][16], value [16][head_dim]; what of them is of other tokens is anything. */
 static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
-                   const int32_t *blocks, uint32_t kv_head, uint32_t token, uint32_t end,
+                   const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end,
                    float *key, float *value) {
     uint32_t size = kv->layout.block_size, dim = kv->layout.groups[group].head_dim;
-    for (uint32_t t = token; t < end; t++, value += dim) {
+    for (uint32_t t = begin; t < end; t++) {
         size_t block = block_at(kv, group, layer, blocks[t / size]);
         size_t at = key_at(kv, group, block, kv_head, t % size);
         for (uint32_t d = 0; d < dim; d++)
             load_elems(kernels, kv, kv->groups[group].k, at + (size_t)d * kv->lanes,
-                       key + (size_t)d * 16 + (t - token), 1);
+                       key + (size_t)d * 16 + t % 16, 1);
         load_elems(kernels, kv, kv->groups[group].v, value_at(kv, group, block, kv_head, t % size),
-                   value, dim);
+                   value + (size_t)(t % 16) * dim, dim);
     }
 }
 
@@ -173,8 +173,8 @@ void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, u
         out->k[i] = k;
         out->v[i] = v;
         if (kv->lanes != 16) {
-            gather(kernels, kv, group, layer, blocks, kv_head, t, t + 16 < end ? t + 16 : end, k,
-                   v);
+            gather(kernels, kv, group, layer, blocks, kv_head, t < begin ? begin : t,
+                   t + 16 < end ? t + 16 : end, k, v);
             continue;
         }
         size_t block = block_at(kv, group, layer, blocks[t / size]);
