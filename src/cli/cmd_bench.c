@@ -410,6 +410,7 @@ int cmd_bench(int argc, char **argv) {
                     .gen = 128,
                     .repeat = 3,
                     .kernel_bytes = (uint64_t)1 << 30};
+    a.engine.prefix_caching = false; /* every run's prompts are the same */
     const cli_option options[] = {
         {"prompt", CLI_UINT, &a.prompt, "prompt tokens, and the context of decode (default 512)"},
         {"gen", CLI_UINT, &a.gen, "decode steps (default 128; 0: prefill only)"},

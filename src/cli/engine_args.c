@@ -13,7 +13,8 @@ engine_args engine_args_default(void) {
                          .max_model_len = p.max_model_len,
                          .block_size = p.block_size,
                          .kv_cache_bytes = p.kv_cache_bytes,
-                         .precise = p.precise};
+                         .precise = p.precise,
+                         .prefix_caching = p.prefix_caching};
 }
 
 static ridge_status check_range(const char *name, uint64_t value, uint64_t low, uint64_t high,
@@ -63,6 +64,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->max_model_len = (uint32_t)a->max_model_len;
     p->block_size = (uint32_t)a->block_size;
     p->kv_cache_bytes = a->kv_cache_bytes;
+    p->prefix_caching = a->prefix_caching;
     p->log = cli_log();
     return RIDGE_OK;
 }

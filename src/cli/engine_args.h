@@ -10,7 +10,7 @@ typedef struct {
     int64_t threads, threads_batch;
     const char *cpu_affinity;
     uint64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_bytes;
-    bool precise;
+    bool precise, prefix_caching;
 } engine_args;
 
 engine_args engine_args_default(void);
@@ -29,6 +29,9 @@ engine_args engine_args_default(void);
         {"block-size", CLI_UINT, &(a)->block_size, "tokens per block of the KV cache"},            \
         {"kv-cache-memory-bytes", CLI_BYTES, &(a)->kv_cache_bytes,                                 \
          "size of the KV cache (default: from the free memory)"},                                  \
+        {"enable-prefix-caching", CLI_FLAG, &(a)->prefix_caching,                                  \
+         "prompts that begin alike share what is computed (default; off: "                         \
+         "--no-enable-prefix-caching)"},                                                           \
     {                                                                                              \
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
     }

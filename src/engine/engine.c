@@ -6,10 +6,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
-
 engine_params engine_params_default(void) {
-    engine_params p = {.max_num_seqs = 16, .max_num_batched_tokens = 512, .block_size = 16};
+    engine_params p = {.max_num_seqs = 16,
+                       .max_num_batched_tokens = 512,
+                       .block_size = 16,
+                       .prefix_caching = true};
 #ifdef RIDGE_CHECKS
     p.checks = true;
 #endif
@@ -71,83 +72,6 @@ static ridge_status copy_texts(engine *e, ridge_error *err) {
     return RIDGE_OK;
 }
 
-/* The cache. */
-
-static uint64_t blocks_for(const engine *e, uint64_t n_tokens) {
-    return (n_tokens + e->params.block_size - 1) / e->params.block_size;
-}
-
-/* Every running sequence at its longest, but no more than half of the memory that is free. */
-static uint64_t default_kv_bytes(const engine *e, uint64_t block_bytes, uint32_t context) {
-    uint64_t available = mem_available_bytes(), most = DEFAULT_KV_BYTES;
-    if (available > 0) most = available / 2;
-    uint64_t blocks = blocks_for(e, context);
-    if (blocks > most / block_bytes / e->params.max_num_seqs) return most;
-    return blocks * e->params.max_num_seqs * block_bytes;
-}
-
-static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *err) {
-    engine_params *p = &e->params;
-    uint32_t wanted = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
-    uint64_t holds = n_blocks * p->block_size;
-    if (wanted > holds && (p->max_model_len > 0 || holds == 0))
-        return RIDGE_FAIL(err, RIDGE_ENOMEM,
-                          "the KV cache holds %llu tokens (%llu bytes each), fewer than a context "
-                          "of %u; give it more memory (--kv-cache-memory-bytes) or shorten the "
-                          "context (--max-model-len)",
-                          (unsigned long long)holds, (unsigned long long)e->kv_token_bytes, wanted);
-    if (wanted > holds) {
-        log_printf(p->log, LOG_INFO, "context cut from %u to %llu tokens: all that the cache holds",
-                   wanted, (unsigned long long)holds);
-        wanted = (uint32_t)holds;
-    }
-    if (wanted > e->model->config.n_context)
-        log_printf(p->log, LOG_WARN, "a context of %u tokens is beyond the model's %u", wanted,
-                   e->model->config.n_context);
-    p->max_model_len = wanted;
-    return RIDGE_OK;
-}
-
-/* What was asked for by name must be there, used or not: a size beyond the machine is a slip that
- * is better said at the start. */
-static ridge_status check_cache_memory(uint64_t bytes, ridge_error *err) {
-    uint64_t available = mem_available_bytes();
-    if (available == 0 || bytes <= available) return RIDGE_OK;
-    return RIDGE_FAIL(err, RIDGE_ENOMEM,
-                      "--kv-cache-memory-bytes: a KV cache of %llu bytes, but %llu bytes of memory "
-                      "are free",
-                      (unsigned long long)bytes, (unsigned long long)available);
-}
-
-static ridge_status open_cache(engine *e, ridge_error *err) {
-    const engine_params *p = &e->params;
-    dev_kv_layout *l = &e->kv_layout;
-    *l = (dev_kv_layout){.n_groups = e->model->n_groups,
-                         .block_size = p->block_size,
-                         .type = p->precise ? DEV_KV_F32 : DEV_KV_F16};
-    memcpy(l->groups, e->model->groups, sizeof l->groups);
-    uint64_t block_bytes = 0;
-    for (uint32_t g = 0; g < l->n_groups; g++) block_bytes += dev_kv_bytes_per_block(l, g);
-    e->kv_token_bytes = block_bytes / p->block_size;
-
-    uint32_t context = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
-    uint64_t bytes =
-        p->kv_cache_bytes > 0 ? p->kv_cache_bytes : default_kv_bytes(e, block_bytes, context);
-    if (p->kv_cache_bytes > 0) RIDGE_TRY(check_cache_memory(bytes, err));
-    uint64_t n_blocks = bytes / block_bytes, most = blocks_for(e, context) * p->max_num_seqs;
-    if (n_blocks > most) n_blocks = most; /* more could never be used */
-    if (n_blocks > INT32_MAX) n_blocks = INT32_MAX;
-    RIDGE_TRY(choose_context(e, n_blocks, err));
-    for (uint32_t g = 0; g < l->n_groups; g++) l->groups[g].n_blocks = (uint32_t)n_blocks;
-    RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
-    sched_params s = {.max_num_seqs = p->max_num_seqs,
-                      .max_num_batched_tokens = p->max_num_batched_tokens,
-                      .block_size = p->block_size,
-                      .n_blocks = (uint32_t)n_blocks,
-                      .n_groups = l->n_groups};
-    return sched_create(&e->sched, &s, err);
-}
-
 static ridge_status make_scratch(engine *e, ridge_error *err) {
     size_t n_tokens = e->params.max_num_batched_tokens, n_seqs = e->params.max_num_seqs;
     size_t n_vocab = (size_t)engine_n_vocab(e);
@@ -173,7 +97,7 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     e->params = *p;
     ridge_status status = open_model(e, err);
     if (status == RIDGE_OK) status = copy_texts(e, err);
-    if (status == RIDGE_OK) status = open_cache(e, err);
+    if (status == RIDGE_OK) status = engine_open_cache(e, err);
     if (status == RIDGE_OK) status = make_scratch(e, err);
     if (status != RIDGE_OK) {
         engine_close(e);
@@ -238,16 +162,19 @@ ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id, rid
 }
 
 void engine_get_stats(const engine *e, engine_stats *out) {
-    *out = e->stats;
+    *out = e->stats; /* what is counted below is 0 there */
     out->n_waiting = engine_n_waiting(e);
     out->n_running = engine_n_running(e);
     out->turned_s = clock_now_s();
-    out->kv_blocks = out->kv_blocks_used = 0;
+    const kv_cache *cache = sched_cache(e->sched);
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
-        uint32_t n = e->kv_layout.groups[g].n_blocks;
-        out->kv_blocks += n;
-        out->kv_blocks_used += n - sched_n_blocks_free(e->sched, g);
+        out->kv_blocks += e->kv_layout.groups[g].n_blocks;
+        out->kv_blocks_used += e->kv_layout.groups[g].n_blocks - kv_cache_n_available(cache, g);
+        out->kv_blocks_cached += kv_pool_n_cached(kv_cache_pool(cache, g));
     }
+    out->prefix_queries = sched_get_prefix_stats(e->sched).queries;
+    out->prefix_hits = sched_get_prefix_stats(e->sched).hits;
+    out->kv_blocks_evicted = kv_cache_n_evicted(cache);
 }
 
 size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max) {

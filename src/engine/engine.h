@@ -38,8 +38,8 @@ typedef struct {
     uint32_t max_num_batched_tokens; /* per step */
     uint32_t max_model_len;          /* 0: the model's, cut to what the cache holds */
     uint32_t block_size;
-    uint64_t kv_cache_bytes; /* 0: from the free memory and the model's context; no more is taken
-                                than max_num_seqs sequences at their longest can use */
+    uint64_t kv_cache_bytes; /* 0: from the free memory, the model's context and max_num_seqs */
+    bool prefix_caching;     /* what is computed is kept and used again (kv/cache.h) */
     const log_sink *log;     /* borrowed until engine_close */
     bool checks;             /* asserts after each step that blocks, sequences, events and texts are
                                 as they must be; slow: by default in debug builds only */
@@ -75,6 +75,7 @@ typedef struct {
     int priority;        /* lower is earlier */
     uint64_t cache_salt; /* XXH3 of the tenant's salt: prefixes are shared among equals; 0: none */
     bool no_cache;       /* neither takes from the prefix cache nor leaves anything in it */
+    bool explain;        /* engine_usage.miss is filled */
     bool prompt_only; /* nothing is sampled: ends with ENGINE_LENGTH once the prompt is computed */
     int prompt_logprobs; /* -1: none; else an event with is_prompt for each prompt token but the
                             first, with this many alternatives (<= SAMPLER_MAX_LOGPROBS) */
@@ -95,8 +96,20 @@ typedef struct {
     double roof_s;    /* what they would have taken at the roof; 0: unknown */
 } engine_phase;
 
+/* Where a prompt left the longest prefix that the cache knew of its tenant's. The cache goes by
+ * blocks: `left_at` is at the end of one. */
 typedef struct {
-    uint32_t prompt_tokens, completion_tokens, cached_tokens;
+    uint32_t left_at;
+    const int32_t *near; /* [n_near] cached tokens that come next there, of all prompts those
+                            nearest to this one; lives as long as the event */
+    uint32_t n_near;
+} engine_miss;
+
+typedef struct {
+    uint32_t prompt_tokens, completion_tokens;
+    uint32_t cached_tokens; /* of the prompt, not computed again: the longest prefix found when it
+                               was let in for the first time */
+    engine_miss miss;       /* with engine_request.explain; else zeros */
     double queue_s, ttft_s,
         decode_s;         /* arrival to first schedule; arrival to first token; first to last */
     double prefill_s;     /* first schedule to first token (with prompt_only: to the last event) */
@@ -146,7 +159,10 @@ extern const uint32_t engine_step_token_bounds[ENGINE_STEP_BOUNDS];
 
 typedef struct {
     uint64_t n_waiting, n_running;
-    uint64_t kv_blocks, kv_blocks_used; /* of the KV groups together */
+    /* Of the KV groups together: all; held by running sequences; held by none, but kept; of full
+     * groups, given up for others so far. */
+    uint64_t kv_blocks, kv_blocks_used, kv_blocks_cached, kv_blocks_evicted;
+    uint64_t prefix_queries, prefix_hits; /* tokens of prompts looked up, and found */
     uint64_t steps, preemptions;
     uint64_t prompt_tokens, generation_tokens; /* each counts once, however often it is computed */
     uint64_t finished[ENGINE_ERROR + 1];       /* requests by engine_finish */

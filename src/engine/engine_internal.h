@@ -68,6 +68,9 @@ typedef struct {
 
 void fingerprint_make(fingerprint out, const gguf *file, const fingerprint_path *path);
 
+/* Sizes the KV cache, sets params.max_model_len to what it holds, makes e->kv and e->sched. */
+ridge_status engine_open_cache(engine *e, ridge_error *err) RIDGE_CHECKED;
+
 struct engine {
     engine_params params;
     gguf *file;

@@ -29,8 +29,9 @@ typedef struct batch batch;
 struct batch {
     batch *next;
     size_t n_events;
-    engine_event *events; /* [n_events]; these three point behind the struct */
+    engine_event *events; /* [n_events]; these four point behind the struct */
     ridge_error *errors;
+    int32_t *near; /* tokens of their misses */
     char *text;
 };
 
@@ -82,18 +83,22 @@ static void publish_stats(void *context) {
 }
 
 static batch *batch_create(const engine_event *events, size_t n) {
-    size_t n_text = 0, n_errors = 0, size;
+    size_t n_text = 0, n_errors = 0, n_near = 0, size;
     for (size_t i = 0; i < n; i++) {
         n_text += events[i].n_text + 1;
         n_errors += events[i].error != NULL;
+        n_near += events[i].usage.miss.n_near;
     }
-    size = sizeof(batch) + n * sizeof(engine_event) + n_errors * sizeof(ridge_error) + n_text;
+    size = sizeof(batch) + n * sizeof(engine_event) + n_errors * sizeof(ridge_error) +
+           n_near * sizeof(int32_t) + n_text;
     batch *b = mem_alloc(size);
     if (b == NULL) return NULL;
     *b = (batch){.n_events = n, .events = (engine_event *)(b + 1)};
     b->errors = (ridge_error *)(b->events + n);
-    b->text = (char *)(b->errors + n_errors);
+    b->near = (int32_t *)(b->errors + n_errors);
+    b->text = (char *)(b->near + n_near);
     char *text = b->text;
+    int32_t *near = b->near;
     ridge_error *error = b->errors;
     for (size_t i = 0; i < n; i++) {
         engine_event *e = &b->events[i];
@@ -102,6 +107,9 @@ static batch *batch_create(const engine_event *events, size_t n) {
         text[e->n_text] = '\0';
         e->text = text;
         text += e->n_text + 1;
+        engine_miss *miss = &e->usage.miss;
+        if (miss->n_near > 0) miss->near = memcpy(near, miss->near, miss->n_near * sizeof *near);
+        near += miss->n_near;
         if (e->error != NULL) {
             *error = *e->error;
             e->error = error++;

@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
+#define NEAR_TOKENS 64 /* of the nearest cached prompt, beyond the length of one's own */
+
 engine_request engine_request_default(void) {
     return (engine_request){.sampling = sampler_params_default(), .prompt_logprobs = -1};
 }
@@ -90,6 +92,15 @@ static ridge_status fill(request *q, const engine *e, const engine_request *r, r
     RIDGE_TRY(sequence_init(&q->seq, r->prompt, (uint32_t)r->n_prompt, capacity_of(e, r),
                             e->params.block_size, e->model->n_groups, err));
     q->seq.priority = r->priority;
+    q->seq.salt = r->cache_salt;
+    /* Logits of the prompt come only of what is computed. */
+    q->seq.kv.apart = r->no_cache;
+    q->seq.no_match = r->no_cache || r->prompt_logprobs >= 0 || r->prompt_logits;
+    if (r->explain) {
+        q->seq.max_near = q->seq.n_prompt + NEAR_TOKENS;
+        q->seq.near = mem_zalloc(q->seq.max_near, sizeof *q->seq.near);
+        if (q->seq.near == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the request");
+    }
     RIDGE_TRY(copy_array(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias,
                          &q->sampling.bias, err));
     RIDGE_TRY(copy_array(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &q->given.stop_ids, err));

@@ -24,7 +24,10 @@ static double part_of(double x, double peak) {
 }
 
 static engine_usage usage_of(const engine *e, const request *q) {
-    engine_usage u = {.prompt_tokens = q->seq.n_prompt, .completion_tokens = q->n_output};
+    engine_usage u = {.prompt_tokens = q->seq.n_prompt,
+                      .completion_tokens = q->n_output,
+                      .cached_tokens = q->seq.n_cached};
+    if (q->seq.near != NULL) u.miss = (engine_miss){q->seq.n_left_at, q->seq.near, q->seq.n_near};
     if (q->scheduled_s > 0) u.queue_s = q->scheduled_s - q->arrived_s;
     if (q->first_token_s > 0) {
         u.ttft_s = q->first_token_s - q->arrived_s;
@@ -107,7 +110,7 @@ static uint32_t build_batch(engine *e, const sched_plan *plan, dev_batch *batch)
         *d = (dev_seq){.first_row = row,
                        .n_rows = s->n_scheduled,
                        .n_context = s->n_computed + s->n_scheduled};
-        for (uint32_t g = 0; g < s->n_groups; g++) d->blocks[g] = s->tables[g].blocks;
+        for (uint32_t g = 0; g < s->n_groups; g++) d->blocks[g] = s->kv.tables[g].blocks;
         for (uint32_t p = s->n_computed; p < d->n_context; p++, row++) {
             e->tokens[row] = s->tokens[p];
             e->positions[row] = (int32_t)p;
@@ -285,13 +288,13 @@ static void account_step(engine *e, const sched_plan *plan, double start) {
 }
 
 /* Finished sequences leave the scheduler after the commit, in which the plan still names them. */
-static void commit(engine *e, const sched_plan *plan) {
+static void commit(engine *e, const sched_plan *plan, bool computed) {
     uint32_t n_finished = 0;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
         if (q->finish != ENGINE_RUNNING) e->finished[n_finished++] = q;
     }
-    sched_commit(e->sched);
+    sched_commit(e->sched, computed);
     for (uint32_t i = 0; i < n_finished; i++) {
         sched_remove(e->sched, &e->finished[i]->seq);
         move_to_done(e, e->finished[i]);
@@ -313,11 +316,15 @@ static void compute(engine *e, const sched_plan *plan) {
         request *q = (request *)plan->sequences[i];
         begin_step(q, start);
     }
+    for (uint32_t i = 0; i < plan->n_copies; i++) {
+        const kv_copy *c = &plan->copies[i];
+        e->dev->vtable->kv_copy(e->dev, e->kv, c->group, c->from, c->to, c->n_tokens);
+    }
     uint32_t n_wanted = build_batch(e, plan, &batch);
     ridge_status status = run_batch(e, &batch, n_wanted, &err);
     settle(e, plan, status, &err);
     account_step(e, plan, start);
-    commit(e, plan);
+    commit(e, plan, status == RIDGE_OK);
 }
 
 bool engine_step(engine *e, const engine_event **events, size_t *n_events) {

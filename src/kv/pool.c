@@ -1,12 +1,19 @@
-/* kv/pool: see pool.h. The free list is a stack in an array, so that hot blocks are used again. */
+/* kv/pool: see pool.h. The free list is a stack in an array, so that hot blocks are used again; the
+ * cached blocks are a ring of indices through one more entry, which is its head. */
 #include "kv/pool.h"
 
 #include "base/mem.h"
 
+typedef struct {
+    uint32_t holders;
+    bool kept;
+    uint32_t previous, next; /* among the cached; of the entry n_blocks: the newest, the oldest */
+} block_state;
+
 struct kv_pool {
-    uint32_t n_blocks, n_free;
-    int32_t *free;     /* [n_blocks]; the free blocks are free[0, n_free) */
-    uint32_t *holders; /* [n_blocks] reference counts */
+    uint32_t n_blocks, n_free, n_cached;
+    int32_t *free;       /* [n_blocks]; the free blocks are free[0, n_free) */
+    block_state *blocks; /* [n_blocks + 1] */
 };
 
 ridge_status kv_pool_create(kv_pool **out, uint32_t n_blocks, ridge_error *err) {
@@ -15,10 +22,11 @@ ridge_status kv_pool_create(kv_pool **out, uint32_t n_blocks, ridge_error *err) 
     kv_pool *p = mem_zalloc(1, sizeof *p);
     if (p == NULL) goto fail;
     p->free = mem_zalloc(n_blocks, sizeof *p->free);
-    p->holders = mem_zalloc(n_blocks, sizeof *p->holders);
-    if (p->free == NULL || p->holders == NULL) goto fail;
+    p->blocks = mem_zalloc((size_t)n_blocks + 1, sizeof *p->blocks);
+    if (p->free == NULL || p->blocks == NULL) goto fail;
     p->n_blocks = p->n_free = n_blocks;
     for (uint32_t i = 0; i < n_blocks; i++) p->free[i] = (int32_t)(n_blocks - 1 - i);
+    p->blocks[n_blocks].previous = p->blocks[n_blocks].next = n_blocks;
     *out = p;
     return RIDGE_OK;
 fail:
@@ -29,31 +37,78 @@ fail:
 void kv_pool_destroy(kv_pool *p) {
     if (p == NULL) return;
     mem_free(p->free);
-    mem_free(p->holders);
+    mem_free(p->blocks);
     mem_free(p);
+}
+
+static block_state *state_of(const kv_pool *p, int32_t block) {
+    ridge_assert(block >= 0 && (uint32_t)block < p->n_blocks);
+    return &p->blocks[block];
+}
+
+static bool is_cached(const block_state *b) {
+    return b->kept && b->holders == 0;
+}
+
+static void ring_add(kv_pool *p, int32_t block) {
+    block_state *b = &p->blocks[block], *head = &p->blocks[p->n_blocks];
+    b->previous = head->previous;
+    b->next = p->n_blocks;
+    p->blocks[b->previous].next = head->previous = (uint32_t)block;
+    p->n_cached++;
+}
+
+static void ring_remove(kv_pool *p, int32_t block) {
+    const block_state *b = &p->blocks[block];
+    p->blocks[b->previous].next = b->next;
+    p->blocks[b->next].previous = b->previous;
+    p->n_cached--;
 }
 
 ridge_status kv_pool_alloc(kv_pool *p, int32_t *block) {
     if (p->n_free == 0) return RIDGE_EFULL;
     int32_t b = p->free[--p->n_free];
-    ridge_assert(p->holders[b] == 0);
-    p->holders[b] = 1;
+    ridge_assert(p->blocks[b].holders == 0 && !p->blocks[b].kept);
+    p->blocks[b].holders = 1;
     *block = b;
     return RIDGE_OK;
 }
 
-static void assert_held(const kv_pool *p, int32_t block) {
-    ridge_assert(block >= 0 && (uint32_t)block < p->n_blocks && p->holders[block] > 0);
-}
-
 void kv_pool_hold(kv_pool *p, int32_t block) {
-    assert_held(p, block);
-    p->holders[block]++;
+    block_state *b = state_of(p, block);
+    ridge_assert(b->holders > 0 || b->kept);
+    if (is_cached(b)) ring_remove(p, block);
+    b->holders++;
 }
 
 void kv_pool_release(kv_pool *p, int32_t block) {
-    assert_held(p, block);
-    if (--p->holders[block] == 0) p->free[p->n_free++] = block;
+    block_state *b = state_of(p, block);
+    ridge_assert(b->holders > 0);
+    if (--b->holders > 0) return;
+    if (b->kept)
+        ring_add(p, block);
+    else
+        p->free[p->n_free++] = block;
+}
+
+void kv_pool_keep(kv_pool *p, int32_t block) {
+    block_state *b = state_of(p, block);
+    ridge_assert(b->holders > 0 && !b->kept);
+    b->kept = true;
+}
+
+void kv_pool_forget(kv_pool *p, int32_t block) {
+    block_state *b = state_of(p, block);
+    ridge_assert(b->kept);
+    if (is_cached(b)) {
+        ring_remove(p, block);
+        p->free[p->n_free++] = block;
+    }
+    b->kept = false;
+}
+
+int32_t kv_pool_oldest(const kv_pool *p) {
+    return p->n_cached > 0 ? (int32_t)p->blocks[p->n_blocks].next : -1;
 }
 
 uint32_t kv_pool_size(const kv_pool *p) {
@@ -64,14 +119,32 @@ uint32_t kv_pool_n_free(const kv_pool *p) {
     return p->n_free;
 }
 
+uint32_t kv_pool_n_cached(const kv_pool *p) {
+    return p->n_cached;
+}
+
 uint32_t kv_pool_holders(const kv_pool *p, int32_t block) {
-    ridge_assert(block >= 0 && (uint32_t)block < p->n_blocks);
-    return p->holders[block];
+    return state_of(p, block)->holders;
+}
+
+bool kv_pool_is_kept(const kv_pool *p, int32_t block) {
+    return state_of(p, block)->kept;
 }
 
 void kv_pool_check(const kv_pool *p) {
-    uint32_t n_held = 0;
-    for (uint32_t i = 0; i < p->n_blocks; i++) n_held += p->holders[i] > 0;
-    ridge_assert(n_held + p->n_free == p->n_blocks);
-    for (uint32_t i = 0; i < p->n_free; i++) ridge_assert(p->holders[p->free[i]] == 0);
+    uint32_t n_held = 0, n_cached = 0, n_ring = 0;
+    for (uint32_t i = 0; i < p->n_blocks; i++) {
+        n_held += p->blocks[i].holders > 0;
+        n_cached += is_cached(&p->blocks[i]);
+    }
+    for (uint32_t i = p->blocks[p->n_blocks].next; i != p->n_blocks; i = p->blocks[i].next) {
+        ridge_assert(is_cached(&p->blocks[i]) && p->blocks[p->blocks[i].next].previous == i);
+        n_ring++;
+    }
+    ridge_assert(n_cached == p->n_cached && n_ring == p->n_cached);
+    ridge_assert(p->n_free + n_held + n_cached == p->n_blocks);
+    for (uint32_t i = 0; i < p->n_free; i++) {
+        const block_state *b = &p->blocks[p->free[i]];
+        ridge_assert(b->holders == 0 && !b->kept);
+    }
 }

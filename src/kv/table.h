@@ -2,7 +2,8 @@
  * blocks[p / block_size].
  *
  * Embedded in the sequence; the room for its longest context is made once, so that growing inside a
- * step cannot fail but for want of blocks. Every entry of [0, n_blocks) is held once by the table.
+ * step cannot fail but for want of blocks. Every entry of [first, n_blocks) is held once by the
+ * table; those before were given back because no token to come can see them, and are -1.
  */
 #ifndef RIDGE_KV_TABLE_H
 #define RIDGE_KV_TABLE_H
@@ -11,7 +12,7 @@
 
 typedef struct {
     int32_t *blocks; /* [n_blocks] of [max_blocks] */
-    uint32_t n_blocks, max_blocks;
+    uint32_t first, n_blocks, max_blocks;
 } kv_table;
 
 ridge_status kv_table_init(kv_table *t, uint32_t max_blocks, ridge_error *err) RIDGE_CHECKED;
@@ -20,6 +21,9 @@ void kv_table_deinit(kv_table *t);
 
 /* Makes the table at least n_blocks long: all that is missing, or RIDGE_EFULL and no change. */
 ridge_status kv_table_grow(kv_table *t, kv_pool *p, uint32_t n_blocks) RIDGE_CHECKED;
-void kv_table_release(kv_table *t, kv_pool *p); /* gives every block back; n_blocks is 0 then */
+/* Gives back the blocks before `first`. */
+void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first);
+/* Gives every block back, the last first; the table is empty then. */
+void kv_table_release(kv_table *t, kv_pool *p);
 
 #endif

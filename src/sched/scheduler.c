@@ -1,6 +1,8 @@
 /* sched/scheduler: see scheduler.h. */
 #include "sched/scheduler.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 
 /* Sequences in the served order, linked through themselves. */
@@ -11,10 +13,11 @@ typedef struct {
 
 struct scheduler {
     sched_params params;
-    kv_pool *pools[SEQUENCE_MAX_GROUPS]; /* [n_groups] */
+    kv_cache *cache;
     queue waiting, running;
     sequence **planned; /* [max_num_seqs] */
     uint32_t n_planned;
+    sched_prefix_stats prefix;
 };
 
 /* From the back: arrivals come in order, so the place is nearly always found at once. */
@@ -47,12 +50,16 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
     s->params = *p;
     s->planned = mem_zalloc(p->max_num_seqs, sizeof *s->planned);
     if (s->planned == NULL) goto out_of_memory;
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        ridge_status status = kv_pool_create(&s->pools[g], p->n_blocks, err);
-        if (status != RIDGE_OK) {
-            sched_destroy(s);
-            return status;
-        }
+    kv_cache_params cache = {.n_groups = p->n_groups,
+                             .block_size = p->block_size,
+                             .share = p->prefix_caching,
+                             .max_copies = p->max_num_seqs * p->n_groups};
+    memcpy(cache.n_blocks, p->n_blocks, sizeof cache.n_blocks);
+    memcpy(cache.window, p->window, sizeof cache.window);
+    ridge_status status = kv_cache_create(&s->cache, &cache, err);
+    if (status != RIDGE_OK) {
+        sched_destroy(s);
+        return status;
     }
     *out = s;
     return RIDGE_OK;
@@ -64,7 +71,7 @@ out_of_memory:
 void sched_destroy(scheduler *s) {
     if (s == NULL) return;
     ridge_assert(s->waiting.n == 0 && s->running.n == 0);
-    for (uint32_t g = 0; g < SEQUENCE_MAX_GROUPS; g++) kv_pool_destroy(s->pools[g]);
+    kv_cache_destroy(s->cache);
     mem_free(s->planned);
     mem_free(s);
 }
@@ -73,8 +80,13 @@ static uint32_t blocks_for(const scheduler *s, uint32_t n_tokens) {
     return n_tokens / s->params.block_size + (n_tokens % s->params.block_size != 0);
 }
 
+uint32_t sched_window_blocks(const sched_params *p, uint32_t window) {
+    return kv_cache_window_blocks(window, p->block_size, p->max_num_seqs,
+                                  p->max_num_batched_tokens);
+}
+
 bool sched_fits(const scheduler *s, uint32_t n_tokens) {
-    return blocks_for(s, n_tokens) <= s->params.n_blocks;
+    return blocks_for(s, n_tokens) <= kv_cache_capacity(s->cache);
 }
 
 void sched_add(scheduler *s, sequence *q) {
@@ -85,7 +97,7 @@ void sched_add(scheduler *s, sequence *q) {
 }
 
 static void release_blocks(scheduler *s, sequence *q) {
-    for (uint32_t g = 0; g < s->params.n_groups; g++) kv_table_release(&q->tables[g], s->pools[g]);
+    kv_cache_release(s->cache, &q->kv, q->tokens, q->n_computed);
     q->n_computed = q->n_scheduled = 0;
 }
 
@@ -94,20 +106,6 @@ void sched_remove(scheduler *s, sequence *q) {
     if (q->state == SEQUENCE_RUNNING) queue_remove(&s->running, q);
     release_blocks(s, q);
     q->state = SEQUENCE_DONE;
-}
-
-/* Blocks for all of q's tokens in every group, or for none. */
-static bool reserve(scheduler *s, sequence *q) {
-    uint32_t need = blocks_for(s, q->n_tokens);
-    for (uint32_t g = 0; g < s->params.n_groups; g++)
-        if (need > q->tables[g].n_blocks &&
-            need - q->tables[g].n_blocks > kv_pool_n_free(s->pools[g]))
-            return false;
-    for (uint32_t g = 0; g < s->params.n_groups; g++) {
-        ridge_status status = kv_table_grow(&q->tables[g], s->pools[g], need);
-        ridge_assert(status == RIDGE_OK); /* counted above */
-    }
-    return true;
 }
 
 static void preempt(scheduler *s, sequence *victim) {
@@ -122,7 +120,7 @@ static void preempt(scheduler *s, sequence *victim) {
  * taken from the end, so those already planned, which are before q, keep what they have. */
 static uint32_t reserve_or_preempt(scheduler *s, sequence *q) {
     uint32_t n_preempted = 0;
-    while (!reserve(s, q)) {
+    while (!kv_cache_grow(s->cache, &q->kv, q->n_tokens)) {
         sequence *victim = s->running.last;
         preempt(s, victim);
         n_preempted++;
@@ -146,15 +144,70 @@ static bool may_grow(const scheduler *s, const sequence *q) {
     return blocks_for(s, most) > blocks_for(s, q->n_tokens);
 }
 
-/* Blocks for all of q's tokens, and so many left over that none of the running ones, n_growing of
- * which will want more, finds the pool dry at once: else the one let in last would be preempted
- * again, time after time, having computed hardly more than what it had lost. */
-static bool can_admit(const scheduler *s, const sequence *q, uint32_t n_growing) {
-    uint64_t need = blocks_for(s, q->n_tokens), spare = n_growing;
-    if (n_growing > 0 && spare < s->params.n_blocks / 100) spare = s->params.n_blocks / 100;
-    if (s->running.n == 0) spare = 0; /* it would wait for ever */
-    for (uint32_t g = 0; g < s->params.n_groups; g++)
-        if (need + spare > kv_pool_n_free(s->pools[g])) return false;
+/* So many blocks must be left over that none of the running ones, n_growing of which will want
+ * more, finds the pool dry at once: else the one let in last would be preempted again, time after
+ * time, having computed hardly more than what it had lost. */
+static uint32_t spare_blocks(const scheduler *s, uint32_t n_growing) {
+    uint32_t least = kv_cache_capacity(s->cache) / 100;
+    if (s->running.n == 0) return 0; /* it would wait for ever */
+    return n_growing > 0 && n_growing < least ? least : n_growing;
+}
+
+/* Will a step later more than m of q's tokens be known, because p, which is before it, computes
+ * them now? */
+static bool will_know_more(const scheduler *s, const sequence *q, const sequence *p,
+                           const kv_match *m) {
+    uint32_t known = p->n_computed + p->n_scheduled, size = s->params.block_size;
+    if (p->n_scheduled == 0 || p->salt != q->salt) return false;
+    bool tail = p->n_computed < p->n_prompt && known >= p->n_prompt; /* is entered too */
+    if (known > q->n_tokens - 1) known = q->n_tokens - 1;
+    if (!tail) known = known / size * size;
+    uint32_t least = tail ? m->n_tokens + 1 : (m->n_tokens / size + 1) * size;
+    return known >= least && memcmp(p->tokens, q->tokens, least * sizeof *p->tokens) == 0;
+}
+
+static bool should_wait(const scheduler *s, const sequence *q, const kv_match *m) {
+    if (!s->params.prefix_caching || q->no_match) return false;
+    for (const sequence *p = s->running.first; p != NULL; p = p->next)
+        if (will_know_more(s, q, p, m)) return true;
+    return false;
+}
+
+/* What stands in the cache where q's prompt leaves it: before it is let in for the first time, as
+ * that may take the place of something there. */
+static void look_around(sequence *q, const kv_match *m) {
+    q->n_left_at = m->n_left_at;
+    if (q->near != NULL)
+        q->n_near = kv_cache_nearest(m, q->tokens + m->n_left_at, q->n_tokens - m->n_left_at,
+                                     q->near, q->max_near);
+}
+
+static void note_hits(scheduler *s, sequence *q, uint32_t n_cached) {
+    q->n_cached = n_cached;
+    if (q->no_match || !s->params.prefix_caching) return;
+    s->prefix.queries += q->n_tokens;
+    s->prefix.hits += n_cached;
+}
+
+static kv_match find(const scheduler *s, const sequence *q, uint32_t n_most) {
+    return q->no_match ? (kv_match){0} : kv_cache_find(s->cache, q->salt, q->tokens, n_most);
+}
+
+/* Lets q in, if there is room; without the copy of a partial block, if that is what is too much. */
+static bool start(scheduler *s, sequence *q, const kv_match *found, uint32_t spare) {
+    kv_match m = *found;
+    if (!q->admitted) look_around(q, found);
+    if (!kv_cache_take(s->cache, &q->kv, &m, q->salt, q->n_tokens, spare)) {
+        if (m.partial == NULL) return false;
+        m = find(s, q, m.n_full * s->params.block_size);
+        if (!kv_cache_take(s->cache, &q->kv, &m, q->salt, q->n_tokens, spare)) return false;
+    }
+    if (!q->admitted) note_hits(s, q, m.n_tokens);
+    queue_remove(&s->waiting, q);
+    q->n_computed = m.n_tokens;
+    q->admitted = true;
+    q->state = SEQUENCE_RUNNING;
+    queue_insert(&s->running, q);
     return true;
 }
 
@@ -164,13 +217,10 @@ static void admit(scheduler *s, uint32_t *budget) {
         n_growing += may_grow(s, q);
     while (*budget > 0 && s->waiting.n > 0 && s->running.n < s->params.max_num_seqs) {
         sequence *q = s->waiting.first;
+        kv_match m = find(s, q, q->n_tokens - 1);
         n_growing += may_grow(s, q);
-        if (!can_admit(s, q, n_growing)) return; /* nobody overtakes */
-        bool reserved = reserve(s, q);
-        ridge_assert(reserved);
-        queue_remove(&s->waiting, q);
-        q->state = SEQUENCE_RUNNING;
-        queue_insert(&s->running, q);
+        if (should_wait(s, q, &m) || !start(s, q, &m, spare_blocks(s, n_growing)))
+            return; /* nobody overtakes */
         give(q, UINT32_MAX, budget);
     }
 }
@@ -188,19 +238,27 @@ sched_plan sched_next(scheduler *s) {
     if (n_preempted == 0) admit(s, &budget);
 
     s->n_planned = 0;
-    for (sequence *q = s->running.first; q != NULL; q = q->next)
-        if (q->n_scheduled > 0) s->planned[s->n_planned++] = q;
-    return (sched_plan){.sequences = s->planned,
-                        .n_sequences = s->n_planned,
-                        .n_tokens = s->params.max_num_batched_tokens - budget,
-                        .n_preempted = n_preempted};
+    for (sequence *q = s->running.first; q != NULL; q = q->next) {
+        if (q->n_scheduled == 0) continue;
+        kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
+        s->planned[s->n_planned++] = q;
+    }
+    sched_plan plan = {.sequences = s->planned,
+                       .n_sequences = s->n_planned,
+                       .n_tokens = s->params.max_num_batched_tokens - budget,
+                       .n_preempted = n_preempted};
+    plan.copies = kv_cache_take_copies(s->cache, &plan.n_copies);
+    return plan;
 }
 
-void sched_commit(scheduler *s) {
+void sched_commit(scheduler *s, bool computed) {
     for (uint32_t i = 0; i < s->n_planned; i++) {
         sequence *q = s->planned[i];
-        q->n_computed += q->n_scheduled;
+        uint32_t before = q->n_computed;
+        if (computed) q->n_computed += q->n_scheduled;
         q->n_scheduled = 0;
+        bool prompt_done = before < q->n_prompt && q->n_computed >= q->n_prompt;
+        kv_cache_commit(s->cache, &q->kv, q->tokens, q->n_computed, prompt_done);
     }
     s->n_planned = 0;
 }
@@ -213,8 +271,12 @@ uint32_t sched_n_running(const scheduler *s) {
     return s->running.n;
 }
 
-uint32_t sched_n_blocks_free(const scheduler *s, uint32_t group) {
-    return kv_pool_n_free(s->pools[group]);
+const kv_cache *sched_cache(const scheduler *s) {
+    return s->cache;
+}
+
+sched_prefix_stats sched_get_prefix_stats(const scheduler *s) {
+    return s->prefix;
 }
 
 static void check_queue(const queue *q, sequence_state state) {
@@ -227,21 +289,29 @@ static void check_queue(const queue *q, sequence_state state) {
     ridge_assert(n == q->n);
 }
 
+/* Holders of each block of a group, as the tables have it. */
+static void check_holders(const scheduler *s, uint32_t g) {
+    const kv_pool *pool = kv_cache_pool(s->cache, g);
+    uint32_t n_blocks = kv_pool_size(pool);
+    uint32_t *n = mem_zalloc(n_blocks, sizeof *n);
+    if (n == NULL) return;
+    for (const sequence *q = s->running.first; q != NULL; q = q->next)
+        for (uint32_t b = q->kv.tables[g].first; b < q->kv.tables[g].n_blocks; b++)
+            n[q->kv.tables[g].blocks[b]]++;
+    for (uint32_t b = 0; b < n_blocks; b++) ridge_assert(kv_pool_holders(pool, (int32_t)b) == n[b]);
+    mem_free(n);
+}
+
 void sched_check(const scheduler *s) {
     check_queue(&s->waiting, SEQUENCE_WAITING);
     check_queue(&s->running, SEQUENCE_RUNNING);
     ridge_assert(s->running.n <= s->params.max_num_seqs);
+    kv_cache_check(s->cache);
     for (uint32_t g = 0; g < s->params.n_groups; g++) {
-        uint32_t n_held = 0;
         for (const sequence *q = s->waiting.first; q != NULL; q = q->next)
-            ridge_assert(q->tables[g].n_blocks == 0 && q->n_computed == 0);
-        for (const sequence *q = s->running.first; q != NULL; q = q->next) {
-            ridge_assert(q->tables[g].n_blocks >= blocks_for(s, q->n_computed));
-            for (uint32_t b = 0; b < q->tables[g].n_blocks; b++)
-                ridge_assert(kv_pool_holders(s->pools[g], q->tables[g].blocks[b]) == 1);
-            n_held += q->tables[g].n_blocks;
-        }
-        kv_pool_check(s->pools[g]);
-        ridge_assert(n_held + kv_pool_n_free(s->pools[g]) == kv_pool_size(s->pools[g]));
+            ridge_assert(q->kv.tables[g].n_blocks == 0 && q->n_computed == 0);
+        for (const sequence *q = s->running.first; q != NULL; q = q->next)
+            ridge_assert(q->kv.tables[g].n_blocks >= blocks_for(s, q->n_computed));
+        check_holders(s, g);
     }
 }

@@ -5,8 +5,12 @@
  * blocks. A sequence is let in when the pool holds all its tokens and leaves a block for each of
  * the running ones that will grow (at least a hundredth of the pool), or when nothing runs. Those
  * blocks are its own from then on, so only growing past them can find the pool dry. Then the last
- * of the running ones, in the served order, loses its blocks, waits again and recomputes: the first
- * always goes on.
+ * of the running ones, in the served order, loses its blocks, waits again and recomputes what the
+ * cache has not kept of it: the first always goes on.
+ *
+ * A sequence that is let in starts after the longest prefix of its tokens that the cache knows. It
+ * waits a step where another one is just computing more of that prefix: so one prefill serves n
+ * choices, or many prompts that begin alike and come together.
  *
  * Pure: no clock, no device, no I/O, no allocation in a step. One thread. Owns the pools; sequences
  * belong to the engine, which leaves them alone between sched_plan and sched_commit.
@@ -21,9 +25,17 @@ typedef struct scheduler scheduler;
 typedef struct {
     uint32_t max_num_seqs;           /* running at once */
     uint32_t max_num_batched_tokens; /* in one step */
-    uint32_t block_size, n_blocks;   /* n_blocks in every group */
-    uint32_t n_groups;
+    uint32_t block_size, n_groups;
+    uint32_t n_blocks[SEQUENCE_MAX_GROUPS];
+    /* 0: full. A group with a window needs as many blocks as one without, or
+     * sched_window_blocks. */
+    uint32_t window[SEQUENCE_MAX_GROUPS];
+    bool prefix_caching;
 } sched_params;
+
+/* Blocks that suffice for a group with a window (p->block_size, max_num_seqs and
+ * max_num_batched_tokens are read). */
+uint32_t sched_window_blocks(const sched_params *p, uint32_t window);
 
 ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *err) RIDGE_CHECKED;
 void sched_destroy(scheduler *s); /* no sequence may be left in it; NULL allowed */
@@ -40,18 +52,28 @@ void sched_remove(scheduler *s, sequence *q);
 typedef struct {
     sequence *const *sequences; /* [n_sequences] */
     uint32_t n_sequences, n_tokens;
-    uint32_t n_preempted; /* in making this plan */
+    uint32_t n_preempted;  /* in making this plan */
+    const kv_copy *copies; /* [n_copies] to be made in this order before the step */
+    uint32_t n_copies;
 } sched_plan;
 
 sched_plan sched_next(scheduler *s);
-/* What was planned has been computed. */
-void sched_commit(scheduler *s);
+/* What was planned has been computed; or, the step having failed, has not. */
+void sched_commit(scheduler *s, bool computed);
 
 uint32_t sched_n_waiting(const scheduler *s);
 uint32_t sched_n_running(const scheduler *s);
-uint32_t sched_n_blocks_free(const scheduler *s, uint32_t group);
-/* Asserts: every held block is in exactly one table of a running sequence; waiting ones hold none;
- * queues are in order and counted. */
+/* The cache's blocks of a group (kv/cache.h), to read. */
+const kv_cache *sched_cache(const scheduler *s);
+
+typedef struct {
+    uint64_t queries, hits; /* tokens of prompts looked up, and found, at their first admission */
+} sched_prefix_stats;
+
+sched_prefix_stats sched_get_prefix_stats(const scheduler *s);
+
+/* Asserts: every block is held as often as tables of running sequences name it; waiting ones hold
+ * none; queues are in order and counted. Slow. */
 void sched_check(const scheduler *s);
 
 #endif

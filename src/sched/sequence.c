@@ -16,7 +16,7 @@ ridge_status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt
     memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
     uint32_t max_blocks = max_tokens / block_size + (max_tokens % block_size != 0);
     for (; s->n_groups < n_groups; s->n_groups++) {
-        ridge_status status = kv_table_init(&s->tables[s->n_groups], max_blocks, err);
+        ridge_status status = kv_table_init(&s->kv.tables[s->n_groups], max_blocks, err);
         if (status != RIDGE_OK) {
             sequence_deinit(s);
             return status;
@@ -26,8 +26,9 @@ ridge_status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt
 }
 
 void sequence_deinit(sequence *s) {
-    for (uint32_t g = 0; g < s->n_groups; g++) kv_table_deinit(&s->tables[g]);
+    for (uint32_t g = 0; g < s->n_groups; g++) kv_table_deinit(&s->kv.tables[g]);
     mem_free(s->tokens);
+    mem_free(s->near);
     *s = (sequence){0};
 }
 

@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 
-#include "kv/table.h"
+#include "kv/cache.h"
 
-#define SEQUENCE_MAX_GROUPS 4
+#define SEQUENCE_MAX_GROUPS KV_MAX_GROUPS
 
 typedef enum { SEQUENCE_NEW, SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_DONE } sequence_state;
 
@@ -24,14 +24,22 @@ struct sequence {
     int priority;
     int32_t *tokens; /* [n_tokens] of [max_tokens]: prompt, then output */
     uint32_t n_tokens, n_prompt, max_tokens;
+    uint64_t salt; /* of the tenant, whose cached prefixes alone are used */
+    bool no_match; /* computes its whole prompt, whatever is cached */
+    int32_t *near; /* [n_near] of [max_near], NULL: not asked for: see scheduler's */
+    uint32_t max_near;
     /* scheduler's */
     sequence_state state;
     uint32_t n_computed;  /* tokens [0, n_computed) are in the cache */
     uint32_t n_scheduled; /* of this step: [n_computed, n_computed + n_scheduled) */
     uint32_t n_preempted; /* how often */
     uint32_t n_groups;
-    kv_table tables[SEQUENCE_MAX_GROUPS];
-    sequence *next, *previous; /* in its queue */
+    kv_seq kv;
+    bool admitted;              /* once at least; then these say how its prompt met the cache: */
+    uint32_t n_cached;          /* tokens found */
+    uint32_t n_left_at, n_near; /* tokens of the longest way into the tree, in whole blocks; and the
+                                   cached ones that come next there, nearest to its own */
+    sequence *next, *previous;  /* in its queue */
 };
 
 /* Copies the prompt and makes room for max_tokens tokens in all (>= n_prompt >= 1), and for their

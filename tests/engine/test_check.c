@@ -31,11 +31,11 @@ static void lose_a_token(request *q) {
 }
 
 static void lose_a_block(request *q) {
-    q->seq.tables[0].n_blocks--;
+    q->seq.kv.tables[0].n_blocks--;
 }
 
 static void hold_a_block_twice(request *q) {
-    q->seq.tables[0].blocks[0] = q->seq.tables[0].blocks[1];
+    q->seq.kv.tables[0].blocks[0] = q->seq.kv.tables[0].blocks[1];
 }
 
 /* One request that is broken after some steps. */

@@ -320,6 +320,7 @@ static void usages_of_two(bool known, bool precise, engine_usage usage[2], engin
     p.precise = precise;
     p.peaks = round_peaks;
     p.peaks_context = &known;
+    p.prefix_caching = false; /* both prompts are the same, and computed in one step */
     engine *e = open_engine(&p);
     const engine_event *events;
     size_t n;

@@ -145,6 +145,7 @@ static void test_of_an_engine(void **state) {
     uint64_t id;
     for (int i = 0; i < 40; i++) prompt[i] = 3 + i;
     p.model_path = tiny_llama_path;
+    p.prefix_caching = false; /* every token of a prompt is computed */
     p.n_threads = 1;
     p.max_num_seqs = 2;
     p.max_num_batched_tokens = 16;
@@ -194,6 +195,7 @@ static void test_of_a_preemption(void **state) {
     uint64_t id;
     for (int i = 0; i < 20; i++) prompt[i] = 3 + i;
     p.model_path = tiny_llama_path;
+    p.prefix_caching = false; /* every token of a prompt is computed */
     p.n_threads = 1;
     p.block_size = 4;
     p.max_model_len = 60;

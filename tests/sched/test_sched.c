@@ -22,13 +22,20 @@ typedef struct {
     buf trace;
 } world;
 
+static bool caching;    /* of the worlds made from now on */
+static uint32_t window; /* of their second group; 0: full */
+
 static world *world_make(uint32_t seqs, uint32_t budget, uint32_t block_size, uint32_t n_blocks) {
     world *w = calloc(1, sizeof *w);
     sched_params p = {.max_num_seqs = seqs,
                       .max_num_batched_tokens = budget,
                       .block_size = block_size,
-                      .n_blocks = n_blocks,
-                      .n_groups = 2};
+                      .n_blocks = {n_blocks, n_blocks},
+                      .n_groups = 2,
+                      .window = {0, window},
+                      .prefix_caching = caching};
+    if (window > 0 && sched_window_blocks(&p, window) < n_blocks)
+        p.n_blocks[1] = sched_window_blocks(&p, window);
     assert_int_equal(sched_create(&w->s, &p, NULL), RIDGE_OK);
     w->block_size = block_size;
     return w;
@@ -44,8 +51,8 @@ static void world_end(world *w) {
     free(w);
 }
 
-static void arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priority) {
-    static int32_t prompt[4096];
+static void arrive_with(world *w, const int32_t *prompt, uint32_t n_prompt, uint32_t n_output,
+                        int priority) {
     sequence *q = &w->sequences[w->n];
     assert_int_equal(
         sequence_init(q, prompt, n_prompt, n_prompt + n_output, w->block_size, 2, NULL), RIDGE_OK);
@@ -53,6 +60,11 @@ static void arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priority)
     q->priority = priority;
     w->n_output[w->n++] = n_output;
     sched_add(w->s, q);
+}
+
+static void arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priority) {
+    static const int32_t prompt[4096];
+    arrive_with(w, prompt, n_prompt, n_output, priority);
 }
 
 /* One step as the engine does it, as a line: "a:0+4 b:2+1 !1" computes positions 0-3 of a and 2 of
@@ -79,7 +91,7 @@ static bool step(world *w) {
         else
             sequence_append(q, 0);
     }
-    sched_commit(w->s);
+    sched_commit(w->s, true);
     for (uint32_t i = 0; i < n_ended; i++) {
         buf_printf(&w->trace, "%c. ", (char)('a' + ended[i]->id));
         sched_remove(w->s, ended[i]);
@@ -236,8 +248,8 @@ static void test_random_traffic_ends(void **state) {
             sched_check(w->s);
         }
         for (uint32_t i = 0; i < w->n; i++) assert_int_equal(w->sequences[i].state, SEQUENCE_DONE);
-        assert_int_equal(sched_n_blocks_free(w->s, 0), n_blocks);
-        assert_int_equal(sched_n_blocks_free(w->s, 1), n_blocks);
+        assert_int_equal(kv_cache_n_available(sched_cache(w->s), 0), n_blocks);
+        assert_int_equal(kv_cache_n_available(sched_cache(w->s), 1), n_blocks);
         world_end(w);
     }
 }
@@ -268,9 +280,156 @@ static void test_a_dry_pool_computes_less_twice(void **state) {
     assert_in_range(computed - needed, 1, 66000);
 }
 
+/* The prefix cache. */
+
+/* Every prompt is "t t t ..." of one token; different tokens, nothing in common. */
+static void arrive_saying(world *w, int32_t token, uint32_t n_prompt, uint32_t n_output) {
+    int32_t prompt[64];
+    for (uint32_t i = 0; i < n_prompt; i++) prompt[i] = token;
+    arrive_with(w, prompt, n_prompt, n_output, 0);
+}
+
+/* Four choices of one prompt: one computes it, the others take it from there, all but its last
+ * token; a stranger behind them waits its turn. */
+static void test_one_prefill_for_many(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 100, 4, 100);
+    arrive_saying(w, 1, 10, 2);
+    arrive_saying(w, 1, 10, 2);
+    arrive_saying(w, 1, 10, 2);
+    arrive_saying(w, 2, 3, 1);
+    while (step(w)) continue;
+    expect(w, "a:0+10\n"
+              "a:10+1 b:9+1 c:9+1 d:0+3 a. d.\n"
+              "b:10+1 c:10+1 b. c.\n");
+}
+
+/* It waits as long as what is before it goes on computing what both need. */
+static void test_a_prefix_in_chunks(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 6, 2, 100);
+    arrive_saying(w, 1, 14, 1);
+    arrive_saying(w, 1, 17, 1);
+    while (step(w)) continue;
+    expect(w, "a:0+6\n"
+              "a:6+6\n"
+              "a:12+2 a.\n"
+              "b:14+3 b.\n");
+}
+
+/* Another tenant's is not used, nor by who must see its whole prompt computed. */
+static void test_who_shares(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 100, 4, 100);
+    arrive_saying(w, 1, 9, 1);
+    arrive_saying(w, 1, 9, 1);
+    w->sequences[1].salt = 7;
+    arrive_saying(w, 1, 9, 1);
+    w->sequences[2].no_match = true;
+    while (step(w)) continue;
+    arrive_saying(w, 1, 9, 1);
+    w->sequences[3].salt = 7;
+    arrive_saying(w, 1, 9, 1);
+    w->sequences[4].salt = 8;
+    w->sequences[4].kv.apart = true;
+    while (step(w)) continue;
+    arrive_saying(w, 1, 9, 1);
+    w->sequences[5].salt = 8;
+    while (step(w)) continue;
+    assert_int_equal(w->sequences[3].n_cached, 8);
+    assert_int_equal(sched_get_prefix_stats(w->s).hits, 8);
+    assert_int_equal(sched_get_prefix_stats(w->s).queries, 9 * 5);
+    expect(w, "a:0+9 b:0+9 c:0+9 a. b. c.\n"
+              "d:8+1 e:0+9 d. e.\n"
+              "f:0+9 f.\n");
+}
+
+/* What the preempted one had computed is still there when it comes back, but for what the other
+ * took of it. */
+static void test_preemption_keeps_what_it_can(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 100, 2, 6);
+    arrive_saying(w, 1, 4, 6);
+    arrive_saying(w, 2, 4, 5);
+    while (step(w)) continue;
+    expect(w, "a:0+4 b:0+4\n"
+              "a:4+1 b:4+1\n"
+              "a:5+1 b:5+1\n"
+              "a:6+1 !1\n"
+              "a:7+1\n"
+              "a:8+1 a.\n"
+              "b:2+5\n"
+              "b:7+1 b.\n");
+}
+
+/* A step that failed leaves nothing behind that another one could find. */
+static void test_a_failed_step_is_not_cached(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 6, 2, 100);
+    arrive_saying(w, 1, 10, 1);
+    step(w);
+    sched_plan plan = sched_next(w->s);
+    assert_int_equal(plan.n_tokens, 4);
+    sched_commit(w->s, false);
+    assert_int_equal(w->sequences[0].n_computed, 6);
+    sched_remove(w->s, &w->sequences[0]);
+    sched_check(w->s);
+    arrive_saying(w, 1, 10, 1);
+    while (step(w)) continue;
+    assert_int_equal(w->sequences[1].n_cached, 6);
+    world_end(w);
+}
+
+static void test_random_traffic_with_a_cache(void **state) {
+    (void)state;
+    uint64_t hits = 0;
+    caching = true;
+    for (int round = 0; round < 200; round++) {
+        uint32_t block_size = 1 + below(5), n_blocks = 8 + below(30);
+        window = below(2) * (1 + below(20));
+        world *w = world_make(1 + below(6), 1 + below(20), block_size, n_blocks);
+        uint32_t n = 1 + below(40);
+        for (int turn = 0; turn < 5000; turn++) {
+            if (w->n < n && below(3) == 0) {
+                int32_t text[200];
+                uint32_t room = block_size * n_blocks, prompt = 1 + below(room - 1);
+                for (uint32_t i = 0; i < prompt; i++) text[i] = below(20) == 0;
+                arrive_with(w, text, prompt, 1 + below(room - prompt), (int)below(3));
+            }
+            if (below(50) == 0 && w->n > 0) {
+                sequence *q = &w->sequences[below(w->n)];
+                if (q->state != SEQUENCE_DONE) sched_remove(w->s, q);
+            }
+            if (!step(w) && w->n == n) break;
+            sched_check(w->s);
+        }
+        for (uint32_t i = 0; i < w->n; i++) assert_int_equal(w->sequences[i].state, SEQUENCE_DONE);
+        hits += sched_get_prefix_stats(w->s).hits;
+        world_end(w);
+    }
+    assert_true(hits > 1000);
+}
+
+static int no_caching(void **state) {
+    (void)state;
+    caching = false;
+    window = 0;
+    return 0;
+}
+
 static void test_every_allocation_may_fail(void **state) {
     (void)state;
-    const sched_params p = {4, 16, 4, 8, 2};
+    const sched_params p = {.max_num_seqs = 4,
+                            .max_num_batched_tokens = 16,
+                            .block_size = 4,
+                            .n_groups = 2,
+                            .n_blocks = {8, 8},
+                            .prefix_caching = true};
     const int32_t prompt[] = {1, 2, 3};
     for (long nth = 1;; nth++) {
         scheduler *s = NULL;
@@ -298,6 +457,12 @@ int main(void) {
         cmocka_unit_test(test_a_budget_of_one),
         cmocka_unit_test(test_random_traffic_ends),
         cmocka_unit_test(test_a_dry_pool_computes_less_twice),
+        cmocka_unit_test_teardown(test_one_prefill_for_many, no_caching),
+        cmocka_unit_test_teardown(test_a_prefix_in_chunks, no_caching),
+        cmocka_unit_test_teardown(test_who_shares, no_caching),
+        cmocka_unit_test_teardown(test_preemption_keeps_what_it_can, no_caching),
+        cmocka_unit_test_teardown(test_a_failed_step_is_not_cached, no_caching),
+        cmocka_unit_test_teardown(test_random_traffic_with_a_cache, no_caching),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,121 @@
+/* engine/cache_size: how many blocks each KV group gets, and the pool of them.
+ *
+ * Groups without a window get as many blocks as the memory holds. One with a window needs no more
+ * than what all running sequences can see at once, and as much again for prefixes that are kept; so
+ * in a model of many windows and few full layers the memory goes to the full ones.
+ */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+#define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
+
+static uint64_t blocks_for(const engine *e, uint64_t n_tokens) {
+    return (n_tokens + e->params.block_size - 1) / e->params.block_size;
+}
+
+/* Blocks of group g beside n_full ones in the full groups. */
+static uint64_t blocks_of(const sched_params *s, uint32_t g, uint64_t n_full) {
+    if (s->window[g] == 0) return n_full;
+    uint64_t most = 2 * (uint64_t)sched_window_blocks(s, s->window[g]);
+    return n_full < most ? n_full : most;
+}
+
+static uint64_t bytes_of(const engine *e, const sched_params *s, uint64_t n_full) {
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        bytes += blocks_of(s, g, n_full) * dev_kv_bytes_per_block(&e->kv_layout, g);
+    return bytes;
+}
+
+/* The most blocks in full groups that `bytes` hold, up to `most`. */
+static uint64_t blocks_within(const engine *e, const sched_params *s, uint64_t bytes,
+                              uint64_t most) {
+    uint64_t low = 0, high = most;
+    while (low < high) {
+        uint64_t middle = low + (high - low + 1) / 2;
+        if (bytes_of(e, s, middle) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *err) {
+    engine_params *p = &e->params;
+    uint32_t wanted = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
+    uint64_t holds = n_blocks * p->block_size;
+    if (wanted > holds && (p->max_model_len > 0 || holds == 0))
+        return RIDGE_FAIL(err, RIDGE_ENOMEM,
+                          "the KV cache holds %llu tokens (%llu bytes each), fewer than a context "
+                          "of %u; give it more memory (--kv-cache-memory-bytes) or shorten the "
+                          "context (--max-model-len)",
+                          (unsigned long long)holds, (unsigned long long)e->kv_token_bytes, wanted);
+    if (wanted > holds) {
+        log_printf(p->log, LOG_INFO, "context cut from %u to %llu tokens: all that the cache holds",
+                   wanted, (unsigned long long)holds);
+        wanted = (uint32_t)holds;
+    }
+    if (wanted > e->model->config.n_context)
+        log_printf(p->log, LOG_WARN, "a context of %u tokens is beyond the model's %u", wanted,
+                   e->model->config.n_context);
+    p->max_model_len = wanted;
+    return RIDGE_OK;
+}
+
+/* What was asked for by name must be there, used or not: a size beyond the machine is a slip that
+ * is better said at the start. */
+static ridge_status check_cache_memory(uint64_t bytes, ridge_error *err) {
+    uint64_t available = mem_available_bytes();
+    if (available == 0 || bytes <= available) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_ENOMEM,
+                      "--kv-cache-memory-bytes: a KV cache of %llu bytes, but %llu bytes of memory "
+                      "are free",
+                      (unsigned long long)bytes, (unsigned long long)available);
+}
+
+/* By default room for every running sequence at its longest, but no more than half of the memory
+ * that is free. What is asked for by name is taken as it is, as far as it could ever be used: the
+ * prefix cache uses any amount. */
+static ridge_status choose_blocks(const engine *e, const sched_params *s, uint64_t *out,
+                                  ridge_error *err) {
+    const engine_params *p = &e->params;
+    uint32_t context = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
+    uint64_t most = blocks_for(e, context) * p->max_num_seqs, bytes = p->kv_cache_bytes;
+    if (bytes == 0) {
+        uint64_t available = mem_available_bytes();
+        bytes = available > 0 ? available / 2 : DEFAULT_KV_BYTES;
+    } else {
+        RIDGE_TRY(check_cache_memory(bytes, err));
+        if (p->prefix_caching) most = INT32_MAX;
+    }
+    *out = blocks_within(e, s, bytes, most < INT32_MAX ? most : INT32_MAX);
+    return RIDGE_OK;
+}
+
+ridge_status engine_open_cache(engine *e, ridge_error *err) {
+    const engine_params *p = &e->params;
+    dev_kv_layout *l = &e->kv_layout;
+    *l = (dev_kv_layout){.n_groups = e->model->n_groups,
+                         .block_size = p->block_size,
+                         .type = p->precise ? DEV_KV_F32 : DEV_KV_F16};
+    memcpy(l->groups, e->model->groups, sizeof l->groups);
+    sched_params s = {.max_num_seqs = p->max_num_seqs,
+                      .max_num_batched_tokens = p->max_num_batched_tokens,
+                      .block_size = p->block_size,
+                      .n_groups = l->n_groups,
+                      .prefix_caching = p->prefix_caching};
+    for (uint32_t g = 0; g < l->n_groups; g++) {
+        s.window[g] = l->groups[g].window;
+        e->kv_token_bytes += dev_kv_bytes_per_block(l, g) / p->block_size;
+    }
+    uint64_t n_blocks;
+    RIDGE_TRY(choose_blocks(e, &s, &n_blocks, err));
+    RIDGE_TRY(choose_context(e, n_blocks, err));
+    for (uint32_t g = 0; g < l->n_groups; g++)
+        s.n_blocks[g] = l->groups[g].n_blocks = (uint32_t)blocks_of(&s, g, n_blocks);
+    RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
+    return sched_create(&e->sched, &s, err);
+}
