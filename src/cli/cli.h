@@ -46,6 +46,13 @@ char *cli_model_name(const char *model);
 /* Warnings to stderr, progress there if it is a terminal and the work takes over a second. */
 const log_sink *cli_log(void);
 
+/* As many files as the system allows: thousands of connections are expected, the usual soft limit
+ * is 1024. */
+void cli_raise_file_limit(void);
+/* SIGTERM and SIGINT become readable here, SIGPIPE is ignored; before any thread starts, so that
+ * all inherit it. -1: they cannot. The caller closes it. */
+int cli_signals_as_fd(void);
+
 /* At the end of main: flushes stdout and checks it: CLI_FAILED (with a message) when the reader is
  * gone or the disk full. */
 int cli_finish(int status);
@@ -55,6 +62,7 @@ int cmd_perplexity(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_load(int argc, char **argv);
 int cmd_render(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_detokenize(int argc, char **argv);

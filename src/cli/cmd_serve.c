@@ -1,11 +1,8 @@
 /* ridge serve MODEL: OpenAI's API over HTTP. Flags, the chat template, signals; the rest is in
  * server/. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -22,26 +19,6 @@ typedef struct {
     uint64_t port, max_waiting, max_connections, max_body, max_pending, workers;
     const char *name, *chat_template;
 } serve_args;
-
-/* Thousands of clients are expected; the usual soft limit is 1024. */
-static void raise_file_limit(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
-/* SIGTERM and SIGINT become readable; blocked before any thread starts, so that all inherit it. */
-static int signals_as_fd(void) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) return -1;
-    signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
 
 static ridge_status serve(const serve_args *a, const engine_params *params,
                           const chat_template *template, ridge_error *err) {
@@ -104,8 +81,8 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
         a->server.model_id = a->name != NULL ? a->name : name;
         a->server.model_root = model;
         a->server.log = cli_log();
-        a->server.stop_fd = signals_as_fd();
-        raise_file_limit();
+        a->server.stop_fd = cli_signals_as_fd();
+        cli_raise_file_limit();
         if (name == NULL)
             status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the model's name");
         else

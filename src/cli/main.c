@@ -18,6 +18,7 @@ static const struct {
     {"perplexity", "perplexity of a text file", cmd_perplexity},
     {"bench", "prefill and decode against the roofline", cmd_bench},
     {"serve", "OpenAI's API over HTTP", cmd_serve},
+    {"load", "load on an OpenAI-compatible server, measured", cmd_load},
     {"version", "print the version", cmd_version},
 };
 

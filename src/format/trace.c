@@ -1,0 +1,296 @@
+/* format/trace: see trace.h. */
+#include "format/trace.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mapfile.h"
+#include "base/mem.h"
+
+#define MAX_MS 1e13 /* three centuries: far from what microseconds in 63 bits can hold */
+#define MAX_COLUMNS 64
+
+/* Where a line stands, for its errors. */
+typedef struct {
+    const char *file;
+    size_t line;
+    ridge_error *err;
+} place;
+
+#define FAIL_AT(at, format, ...)                                                                   \
+    RIDGE_FAIL((at)->err, RIDGE_EFORMAT, "%s:%zu: " format, (at)->file, (at)->line, __VA_ARGS__)
+
+typedef struct {
+    const char *start;
+    size_t len;
+} slice;
+
+static int shown(slice s) {
+    return s.len < 40 ? (int)s.len : 40;
+}
+
+static bool slice_is(slice s, const char *text) {
+    return s.len == strlen(text) && memcmp(s.start, text, s.len) == 0;
+}
+
+static slice trim(slice s) {
+    while (s.len > 0 && isspace((unsigned char)s.start[0])) s.start++, s.len--;
+    while (s.len > 0 && isspace((unsigned char)s.start[s.len - 1])) s.len--;
+    return s;
+}
+
+static ridge_status add(trace *t, const trace_request *r, const place *at) {
+    if (!mem_grow((void **)&t->requests, &t->requests_capacity, t->n + 1, sizeof *r))
+        return RIDGE_FAIL(at->err, RIDGE_ENOMEM, "the trace");
+    t->requests[t->n++] = *r;
+    return RIDGE_OK;
+}
+
+/* ---- Mooncake ---- */
+
+static ridge_status read_number(double *out, const json_t *object, const char *name, double max,
+                                const place *at) {
+    const json_t *v = json_object_get(object, name);
+    if (v == NULL) return FAIL_AT(at, "no \"%s\"", name);
+    if (!json_is_number(v)) return FAIL_AT(at, "\"%s\" is not a number", name);
+    *out = json_number_value(v);
+    if (!(*out >= 0 && *out <= max))
+        return FAIL_AT(at, "\"%s\" is %g, expected 0 to %.0f", name, *out, max);
+    return RIDGE_OK;
+}
+
+static ridge_status read_length(uint32_t *out, const json_t *object, const char *name,
+                                const place *at) {
+    double n = 0;
+    RIDGE_TRY(read_number(&n, object, name, TRACE_MAX_TOKENS, at));
+    if (n != floor(n)) return FAIL_AT(at, "\"%s\" is %g, expected a whole number", name, n);
+    *out = n < 1 ? 1 : (uint32_t)n;
+    return RIDGE_OK;
+}
+
+static ridge_status read_blocks(trace *t, trace_request *r, const json_t *object, const place *at) {
+    const json_t *ids = json_object_get(object, "hash_ids");
+    r->first_block = t->n_blocks;
+    if (ids == NULL || json_is_null(ids)) return RIDGE_OK;
+    if (!json_is_array(ids)) return FAIL_AT(at, "\"%s\" is not a list", "hash_ids");
+    size_t n = json_array_size(ids),
+           most = (r->n_input + TRACE_BLOCK_TOKENS - 1) / TRACE_BLOCK_TOKENS;
+    if (n > most)
+        return FAIL_AT(at, "%zu hash_ids for %u tokens, expected at most %zu (one per %d)", n,
+                       r->n_input, most, TRACE_BLOCK_TOKENS);
+    if (!mem_grow((void **)&t->blocks, &t->blocks_capacity, t->n_blocks + n, sizeof *t->blocks))
+        return RIDGE_FAIL(at->err, RIDGE_ENOMEM, "the trace's blocks");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id)) return FAIL_AT(at, "hash_ids[%zu] is not an integer", i);
+        t->blocks[t->n_blocks++] = json_integer_value(id);
+    }
+    r->n_blocks = (uint32_t)n;
+    return RIDGE_OK;
+}
+
+static ridge_status read_object(trace *t, const json_t *object, const place *at) {
+    trace_request r = {0};
+    double ms = 0;
+    if (!json_is_object(object)) return FAIL_AT(at, "%s", "expected a JSON object");
+    RIDGE_TRY(read_number(&ms, object, "timestamp", MAX_MS, at));
+    RIDGE_TRY(read_length(&r.n_input, object, "input_length", at));
+    RIDGE_TRY(read_length(&r.n_output, object, "output_length", at));
+    RIDGE_TRY(read_blocks(t, &r, object, at));
+    r.at_us = (int64_t)(ms * 1000);
+    return add(t, &r, at);
+}
+
+static ridge_status read_mooncake(trace *t, slice line, const place *at) {
+    json_error_t e;
+    json_t *object = json_loadb(line.start, line.len, JSON_REJECT_DUPLICATES, &e);
+    if (object == NULL) return FAIL_AT(at, "not a JSON object: %s (column %d)", e.text, e.column);
+    ridge_status status = read_object(t, object, at);
+    json_decref(object);
+    return status;
+}
+
+/* ---- Azure ---- */
+
+typedef struct {
+    int timestamp, input, output; /* which column; -1: not seen */
+} columns;
+
+static size_t split(slice line, slice *out) {
+    size_t n = 0;
+    for (;;) {
+        const char *comma = memchr(line.start, ',', line.len);
+        size_t len = comma != NULL ? (size_t)(comma - line.start) : line.len;
+        if (n < MAX_COLUMNS) out[n] = trim((slice){line.start, len});
+        n++;
+        if (comma == NULL) return n;
+        line = (slice){comma + 1, line.len - len - 1};
+    }
+}
+
+static ridge_status read_header(columns *c, slice line, const place *at) {
+    slice fields[MAX_COLUMNS];
+    size_t n = split(line, fields);
+    *c = (columns){-1, -1, -1};
+    for (size_t i = 0; i < n && i < MAX_COLUMNS; i++) {
+        if (slice_is(fields[i], "TIMESTAMP")) c->timestamp = (int)i;
+        if (slice_is(fields[i], "ContextTokens")) c->input = (int)i;
+        if (slice_is(fields[i], "GeneratedTokens")) c->output = (int)i;
+    }
+    if (c->timestamp < 0 || c->input < 0 || c->output < 0)
+        return FAIL_AT(at,
+                       "expected JSON lines, or CSV with the columns TIMESTAMP, ContextTokens and "
+                       "GeneratedTokens, found '%.*s'",
+                       shown(line), line.start);
+    return RIDGE_OK;
+}
+
+/* Exactly n digits at *s, which moves over them. */
+static bool take_digits(const char **s, const char *end, int n, int *out) {
+    *out = 0;
+    if (end - *s < n) return false;
+    for (int i = 0; i < n; i++, (*s)++) {
+        if (!isdigit((unsigned char)**s)) return false;
+        *out = *out * 10 + (**s - '0');
+    }
+    return true;
+}
+
+static bool take(const char **s, const char *end, const char *any) {
+    if (*s == end || memchr(any, **s, strlen(any)) == NULL) return false;
+    (*s)++;
+    return true;
+}
+
+/* Days since 1970-01-01 of the proleptic Gregorian calendar: years counted from March, so that the
+ * leap day is a year's last. */
+static int64_t days_of(int year, int month, int day) {
+    int64_t y = year - (month <= 2), era = y / 400, in_era = y - era * 400;
+    int64_t in_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+    return era * 146097 + in_era * 365 + in_era / 4 - in_era / 100 + in_year - 719468;
+}
+
+/* "2023-11-16 18:15:46.6805900", then nothing, "Z" or an offset that is 0. */
+static bool parse_time(int64_t *us, slice s) {
+    const char *p = s.start, *end = s.start + s.len;
+    int year, month, day, hour, minute, second, digit;
+    if (!take_digits(&p, end, 4, &year) || !take(&p, end, "-") ||
+        !take_digits(&p, end, 2, &month) || !take(&p, end, "-") || !take_digits(&p, end, 2, &day) ||
+        !take(&p, end, " T") || !take_digits(&p, end, 2, &hour) || !take(&p, end, ":") ||
+        !take_digits(&p, end, 2, &minute) || !take(&p, end, ":") ||
+        !take_digits(&p, end, 2, &second))
+        return false;
+    if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60)
+        return false;
+    int64_t fraction = 0, unit = 100000;
+    if (take(&p, end, "."))
+        for (; take_digits(&p, end, 1, &digit); unit /= 10) fraction += unit * digit;
+    slice zone = {p, (size_t)(end - p)};
+    if (zone.len > 0 && !slice_is(zone, "Z") && !slice_is(zone, "+00:00")) return false;
+    *us = ((days_of(year, month, day) * 24 + hour) * 60 + minute) * 60 * 1000000 +
+          (int64_t)second * 1000000 + fraction;
+    return true;
+}
+
+static ridge_status parse_tokens(uint32_t *out, slice s, const char *column, const place *at) {
+    uint64_t n = 0;
+    bool ok = s.len > 0 && s.len < 12;
+    for (size_t i = 0; ok && i < s.len; i++) {
+        ok = isdigit((unsigned char)s.start[i]) != 0;
+        n = n * 10 + (uint64_t)(s.start[i] - '0');
+    }
+    if (!ok || n > TRACE_MAX_TOKENS)
+        return FAIL_AT(at, "%s: expected 0 to %u, found '%.*s'", column, TRACE_MAX_TOKENS, shown(s),
+                       s.start);
+    *out = n < 1 ? 1 : (uint32_t)n;
+    return RIDGE_OK;
+}
+
+static ridge_status read_azure(trace *t, slice line, const columns *c, const place *at) {
+    slice fields[MAX_COLUMNS];
+    trace_request r = {0};
+    size_t n = split(line, fields);
+    int last = c->timestamp > c->input ? c->timestamp : c->input;
+    if (c->output > last) last = c->output;
+    if (n <= (size_t)last)
+        return FAIL_AT(at, "%zu column%s, expected at least %d", n, plural(n), last + 1);
+    slice when = fields[c->timestamp];
+    if (!parse_time(&r.at_us, when))
+        return FAIL_AT(at, "TIMESTAMP: expected YYYY-MM-DD HH:MM:SS[.FRACTION], found '%.*s'",
+                       shown(when), when.start);
+    RIDGE_TRY(parse_tokens(&r.n_input, fields[c->input], "ContextTokens", at));
+    RIDGE_TRY(parse_tokens(&r.n_output, fields[c->output], "GeneratedTokens", at));
+    return add(t, &r, at);
+}
+
+/* ---- both ---- */
+
+/* Of equal times, the one that stands first in the file (its blocks do too, where it has some). */
+static int by_arrival(const void *a, const void *b) {
+    const trace_request *x = a, *y = b;
+    if (x->at_us != y->at_us) return x->at_us < y->at_us ? -1 : 1;
+    return (x->first_block > y->first_block) - (x->first_block < y->first_block);
+}
+
+static void put_in_order(trace *t) {
+    bool ordered = true;
+    for (size_t i = 1; i < t->n && ordered; i++)
+        ordered = t->requests[i - 1].at_us <= t->requests[i].at_us;
+    if (!ordered) qsort(t->requests, t->n, sizeof *t->requests, by_arrival);
+    int64_t first = t->n > 0 ? t->requests[0].at_us : 0;
+    for (size_t i = 0; i < t->n; i++) t->requests[i].at_us -= first;
+}
+
+static ridge_status read_lines(trace *t, place *at, slice rest, size_t limit) {
+    enum { UNKNOWN, MOONCAKE, AZURE } format = UNKNOWN;
+    columns c = {0};
+    while (rest.len > 0 && (limit == 0 || t->n < limit)) {
+        const char *end = memchr(rest.start, '\n', rest.len);
+        size_t len = end != NULL ? (size_t)(end - rest.start) : rest.len;
+        slice line = trim((slice){rest.start, len});
+        rest = end != NULL ? (slice){end + 1, rest.len - len - 1} : (slice){rest.start + len, 0};
+        at->line++;
+        if (line.len == 0) continue;
+        if (format == UNKNOWN && line.start[0] != '{') {
+            RIDGE_TRY(read_header(&c, line, at));
+            format = AZURE;
+            continue;
+        }
+        if (format == UNKNOWN) format = MOONCAKE;
+        RIDGE_TRY(format == MOONCAKE ? read_mooncake(t, line, at) : read_azure(t, line, &c, at));
+    }
+    return RIDGE_OK;
+}
+
+ridge_status trace_parse(trace *out, const char *name, const char *text, size_t size, size_t limit,
+                         ridge_error *err) {
+    place at = {.file = name, .err = err};
+    *out = (trace){0};
+    /* A byte-order mark is no part of the first column's name. */
+    size_t mark = size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    RIDGE_TRY(read_lines(out, &at, (slice){text + mark, size - mark}, limit));
+    if (out->n == 0) return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: no requests", name);
+    put_in_order(out);
+    return RIDGE_OK;
+}
+
+ridge_status trace_open(trace *out, const char *path, size_t limit, ridge_error *err) {
+    char *text = NULL;
+    size_t size = 0;
+    *out = (trace){0};
+    RIDGE_TRY(file_read(&text, &size, path, TRACE_MAX_BYTES, err));
+    ridge_status status = trace_parse(out, path, text, size, limit, err);
+    mem_free(text);
+    return status;
+}
+
+void trace_free(trace *t) {
+    mem_free(t->requests);
+    mem_free(t->blocks);
+    *t = (trace){0};
+}

@@ -1,0 +1,45 @@
+/* load/stats: see stats.h. */
+#include "load/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+void samples_add(samples *s, double x) {
+    if (!mem_grow((void **)&s->values, &s->capacity, s->n + 1, sizeof *s->values)) {
+        s->failed = true;
+        return;
+    }
+    s->values[s->n++] = x;
+}
+
+void samples_free(samples *s) {
+    mem_free(s->values);
+    *s = (samples){0};
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double quantile(const double *sorted, size_t n, double q) {
+    double at = q * (double)(n - 1);
+    size_t below = (size_t)floor(at), above = below + 1 < n ? below + 1 : below;
+    return sorted[below] + (at - (double)below) * (sorted[above] - sorted[below]);
+}
+
+quantiles quantiles_of(samples *s) {
+    quantiles q = {.n = s->n};
+    if (s->n == 0) return q;
+    qsort(s->values, s->n, sizeof *s->values, by_value);
+    for (size_t i = 0; i < s->n; i++) q.mean += s->values[i] / (double)s->n;
+    q.min = s->values[0];
+    q.p50 = quantile(s->values, s->n, 0.50);
+    q.p90 = quantile(s->values, s->n, 0.90);
+    q.p95 = quantile(s->values, s->n, 0.95);
+    q.p99 = quantile(s->values, s->n, 0.99);
+    q.max = s->values[s->n - 1];
+    return q;
+}
