@@ -53,7 +53,8 @@ static ridge_status check(serve_args *a, ridge_error *err) {
                           "--api-key is empty; leave it out to serve everybody without a key");
     const double times[] = {a->server.head_timeout_s,    a->server.body_timeout_s,
                             a->server.idle_timeout_s,    a->server.write_timeout_s,
-                            a->server.request_timeout_s, a->server.shutdown_timeout_s};
+                            a->server.request_timeout_s, a->server.shutdown_timeout_s,
+                            a->server.watchdog_s};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         if (times[i] < 0 || times[i] > 1e8)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "a time-out of %g s is out of range", times[i]);
@@ -124,6 +125,10 @@ int cmd_serve(int argc, char **argv) {
         {"request-timeout", CLI_DOUBLE, &s->request_timeout_s, "seconds for an answer (0: any)"},
         {"shutdown-timeout", CLI_DOUBLE, &s->shutdown_timeout_s,
          "seconds for what runs at the end"},
+        {"watchdog", CLI_DOUBLE, &s->watchdog_s,
+         "seconds without a step, though there is work, after which /health is 503 (0: never)"},
+        {"metrics-legacy-names", CLI_FLAG, &s->legacy_metric_names,
+         "/metrics has the names that vLLM has given up, too"},
         {"verbose", CLI_FLAG, &s->verbose, "a line on stderr for each request"},
         ENGINE_OPTIONS(&a.engine),
     };

@@ -114,7 +114,7 @@ bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
     r->kind = kind;
     r->root = json_parse_object(body, n, e);
     if (r->root == NULL || !api_check_model(r->root, names, e) ||
-        !api_sampling_read(r, info.n_vocab, e))
+        !api_sampling_read(r, info.n_vocab, e) || !api_extras_read(r, e))
         return false;
     const char *param = kind == API_CHAT ? "messages" : "prompt";
     if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, info.n_vocab, e)) return false;

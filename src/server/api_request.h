@@ -17,6 +17,7 @@
 #define API_MAX_STOPS 64
 #define API_MAX_STOP_BYTES 65536 /* of all together, as the engine takes them */
 #define API_MAX_BIASES 1024
+#define API_MAX_SALT_CHARS 128
 
 typedef enum { API_CHAT, API_COMPLETIONS } api_kind;
 
@@ -35,6 +36,7 @@ typedef struct {
     bool echo;
     bool add_special;
     bool return_token_ids;
+    bool explain;        /* the answer says where its time went */
     uint32_t n;          /* choices per prompt */
     api_prompt *prompts; /* [n_prompts] owned */
     size_t n_prompts;
@@ -57,8 +59,9 @@ bool api_check_model(const json_t *root, const api_names *names, api_error *e);
 /* 400, naming the field, for what ridge has not got and would change the answer. */
 bool api_check_features(const json_t *root, api_error *e);
 
-/* Parts of the above, in api_sampling.c and api_chat.c. */
+/* Parts of the above, in api_sampling.c, api_extras.c and api_chat.c. */
 bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e);
+bool api_extras_read(api_request *r, api_error *e);
 /* The messages as a prompt's text, appended to out; also for /tokenize. */
 bool api_chat_render(const json_t *root, const server_backend *backend, buf *out, api_error *e);
 

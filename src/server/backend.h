@@ -15,6 +15,8 @@ typedef struct {
     int32_t n_vocab;
     uint32_t max_model_len;
     const char *fingerprint; /* borrowed; "" none */
+    engine_cache_info cache;
+    double peak_bytes_per_s, peak_flops_per_s; /* 0: unknown */
 } backend_info;
 
 typedef struct {
@@ -41,6 +43,7 @@ typedef struct {
     void (*drain)(void *self);
     void (*cancel_all)(void *self);
     bool (*is_idle)(void *self);
+    void (*stats)(void *self, engine_stats *out); /* in any state; waits for nothing */
 } server_backend;
 
 typedef struct backend_engine backend_engine;

@@ -34,7 +34,12 @@ static engine_loop_state get_state(void *self, ridge_error *err) {
 
 static backend_info get_info(void *self) {
     const engine *e = engine_of(self);
-    return (backend_info){engine_n_vocab(e), engine_max_model_len(e), engine_fingerprint(e)};
+    backend_info info = {.n_vocab = engine_n_vocab(e),
+                         .max_model_len = engine_max_model_len(e),
+                         .fingerprint = engine_fingerprint(e),
+                         .cache = engine_get_cache_info(e)};
+    engine_peaks(e, &info.peak_bytes_per_s, &info.peak_flops_per_s);
+    return info;
 }
 
 static ridge_status encode(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
@@ -124,6 +129,9 @@ static void cancel_all(void *self) {
 static bool is_idle(void *self) {
     return engine_loop_is_idle(((backend_engine *)self)->loop);
 }
+static void stats(void *self, engine_stats *out) {
+    engine_loop_stats(((backend_engine *)self)->loop, out);
+}
 
 ridge_status backend_engine_create(backend_engine **out, server_backend *table,
                                    const engine_params *params, size_t max_waiting,
@@ -154,6 +162,7 @@ ridge_status backend_engine_create(backend_engine **out, server_backend *table,
         .drain = drain,
         .cancel_all = cancel_all,
         .is_idle = is_idle,
+        .stats = stats,
     };
     *out = b;
     return RIDGE_OK;

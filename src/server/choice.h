@@ -7,6 +7,7 @@
 #define RIDGE_SERVER_CHOICE_H
 
 #include "server/api_request.h"
+#include "server/metrics.h"
 
 typedef struct generation generation;
 
@@ -22,6 +23,7 @@ typedef struct {
     uint32_t n_tokens;
     engine_finish finish;
     engine_usage usage; /* once finished */
+    metrics_sequence measured;
 
     /* what has come since the last choice_clear */
     buf text;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "server/choice.h"
 #include "server/server_internal.h"
@@ -22,6 +23,7 @@ struct generation {
     api_request request;
     api_error error;
     int64_t created;
+    double arrived_s;
     char id[160];
     choice *choices; /* [n_choices], by prompt, then by sample */
     uint32_t n_choices;
@@ -221,11 +223,24 @@ static void finish_answer(generation *g) {
     abandon(g); /* nothing is live: frees */
 }
 
+/* A prompt with its choices is one request to whoever counts them; one refused by a full queue,
+ * some of its choices in it already, is none. */
+static void measure_prompts(const generation *g) {
+    for (uint32_t i = 0; i < g->n_choices; i += g->request.n) {
+        uint32_t longest = 0;
+        for (uint32_t k = 0; k < g->request.n; k++)
+            if (g->choices[i + k].n_tokens > longest) longest = g->choices[i + k].n_tokens;
+        metrics_prompt_done(&g->server->metrics, g->request.n, longest);
+    }
+}
+
 static void take_event(choice *c, const engine_event *e) {
     generation *g = c->owner;
     api_error error = {0};
     choice_event(c, e);
+    metrics_event(&g->server->metrics, &c->measured, e, clock_now_s());
     if (!c->live) g->n_live--;
+    if (!c->live && g->n_live == 0 && g->error.status == 0) measure_prompts(g);
     if (g->conn == NULL) {
         if (g->n_live == 0) generation_free(g);
     } else if (e->finish == ENGINE_ERROR) {
@@ -249,6 +264,15 @@ void generation_on_event(void *context, const engine_event *event) {
 
 /* ---- submission ---- */
 
+/* Tokens that the choice may get: what was asked for, as far as the context goes. */
+static uint32_t n_allowed(const generation *g, const choice *c) {
+    const engine_request *r = &g->request.engine;
+    uint32_t context = g->server->backend.info(g->server->backend.self).max_model_len;
+    uint32_t room = context - (uint32_t)c->prompt->n_ids; /* checked when it was read */
+    if (r->prompt_only) return 0;
+    return r->max_tokens > 0 && r->max_tokens < room ? r->max_tokens : room;
+}
+
 static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *e) {
     const server_backend *b = &g->server->backend;
     ridge_error err = {0};
@@ -261,10 +285,14 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     if (status == RIDGE_OK) {
         c->live = true;
         g->n_live++;
+        metrics_submitted(&g->server->metrics, &c->measured, g->arrived_s, n_allowed(g, c),
+                          clock_now_s());
         return true;
     }
-    if (status == RIDGE_EFULL)
+    if (status == RIDGE_EFULL) {
+        metrics_rejected(&g->server->metrics, METRICS_QUEUE_FULL);
         return api_fail(e, 429, NULL, "too many requests are waiting; try again later");
+    }
     return api_fail_from(e, err.where, &err);
 }
 
@@ -340,6 +368,7 @@ static void begin(conn *c, api_kind kind) {
     g->body = c->body;
     c->body = (buf){0};
     g->created = (int64_t)time(NULL);
+    g->arrived_s = clock_now_s();
     evutil_snprintf(g->id, sizeof g->id, "%s-%s", kind == API_CHAT ? "chatcmpl" : "cmpl",
                     c->request_id);
     conn_wait(c, (conn_work){g, on_gone, on_expired});

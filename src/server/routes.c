@@ -1,19 +1,33 @@
 /* server/routes: which path and method is whose, and the answers that need no work: /health,
- * /version, /v1/models. */
+ * /version, /metrics, /v1/models. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "server/server_internal.h"
+
+/* Is the server open for work? */
+static bool check_ready(server *s, api_error *e) {
+    ridge_error err = {0};
+    engine_loop_state state = server_state(s, &err);
+    if (s->draining) return api_fail(e, 503, NULL, "the server is shutting down");
+    if (state == LOOP_LOADING) return api_fail(e, 503, NULL, "Loading model");
+    if (state == LOOP_FAILED) return api_fail(e, 503, NULL, "the engine has failed: %s", err.text);
+    return true;
+}
+
+/* An engine that has work begins or ends a step now and then. */
+static bool check_progress(const server *s, api_error *e) {
+    engine_stats stats;
+    double limit = s->params.watchdog_s;
+    s->backend.stats(s->backend.self, &stats);
+    double silent = metrics_silent_s(&s->metrics, &stats, clock_now_s());
+    if (limit <= 0 || silent <= limit) return true;
+    return api_fail(e, 503, NULL, "the engine has work, but has made no step for %.0f s", silent);
+}
 
 static void handle_health(conn *c) {
     api_error e = {0};
-    ridge_error err = {0};
-    engine_loop_state state = c->server->backend.state(c->server->backend.self, &err);
-    if (c->server->draining)
-        api_fail(&e, 503, NULL, "the server is shutting down");
-    else if (state == LOOP_LOADING)
-        api_fail(&e, 503, NULL, "Loading model");
-    else if (state == LOOP_FAILED)
-        api_fail(&e, 503, NULL, "the engine has failed: %s", err.text);
+    if (check_ready(c->server, &e)) check_progress(c->server, &e);
     if (e.status != 0)
         conn_fail(c, &e);
     else
@@ -25,6 +39,22 @@ static void handle_version(conn *c) {
     buf_printf(&b, "{\"version\":\"%s\"}", ridge_version());
     conn_reply_json(c, 200, &b);
     buf_free(&b);
+}
+
+/* Also while the model loads, and with nothing to say yet: a scrape that fails is an alarm. */
+static void handle_metrics(conn *c) {
+    server *s = c->server;
+    engine_stats stats;
+    api_error e = {0};
+    server_state(s, NULL);
+    s->backend.stats(s->backend.self, &stats);
+    const buf *text = metrics_write(&s->metrics, &stats, clock_now_s());
+    if (text != NULL) {
+        conn_reply(c, 200, METRICS_CONTENT_TYPE, text->data, text->len);
+    } else {
+        api_fail(&e, 503, NULL, "out of memory");
+        conn_fail(c, &e);
+    }
 }
 
 static void write_model(const server *s, buf *b) {
@@ -78,6 +108,7 @@ static const struct {
     {"/health", HTTP_GET, true, false, handle_health},
     {"/ping", HTTP_GET, true, false, handle_health},
     {"/version", HTTP_GET, true, false, handle_version},
+    {"/metrics", HTTP_GET, true, false, handle_metrics},
     {"/v1/models", HTTP_GET, false, true, handle_models},
     {MODEL_PREFIX "*", HTTP_GET, false, true, handle_model},
     {"/v1/chat/completions", HTTP_POST, false, true, handle_chat},
@@ -105,17 +136,8 @@ static bool key_is_right(const char *key, const conn *c) {
     return different == 0;
 }
 
-static bool check_ready(const server *s, api_error *e) {
-    ridge_error err = {0};
-    engine_loop_state state = s->backend.state(s->backend.self, &err);
-    if (s->draining) return api_fail(e, 503, NULL, "the server is shutting down");
-    if (state == LOOP_LOADING) return api_fail(e, 503, NULL, "Loading model");
-    if (state == LOOP_FAILED) return api_fail(e, 503, NULL, "the engine has failed: %s", err.text);
-    return true;
-}
-
 void route_request(conn *c) {
-    const server *s = c->server;
+    server *s = c->server;
     http_method method = c->head.method == HTTP_HEAD ? HTTP_GET : c->head.method;
     bool known = false;
     c->handler = NULL;

@@ -35,6 +35,7 @@ server_params server_params_default(void) {
         .write_timeout_s = 60,
         .request_timeout_s = 3600,
         .shutdown_timeout_s = 30,
+        .watchdog_s = 120,
         .n_workers = 2,
     };
 }
@@ -146,16 +147,25 @@ static void on_stop(evutil_socket_t fd, short what, void *context) {
 
 /* ---- the backend and the pool ---- */
 
+engine_loop_state server_state(server *s, ridge_error *err) {
+    engine_loop_state state = s->backend.state(s->backend.self, err);
+    if (state == LOOP_READY && !s->ready) {
+        backend_info info = s->backend.info(s->backend.self);
+        log_printf(s->params.log, LOG_INFO, "the model is ready");
+        metrics_model_is_ready(&s->metrics, info.max_model_len, &info.cache, info.peak_bytes_per_s,
+                               info.peak_flops_per_s);
+        s->ready = true;
+    }
+    return state;
+}
+
 static void on_backend(evutil_socket_t fd, short what, void *context) {
     server *s = context;
     (void)fd;
     (void)what;
+    if (s->failure.code == RIDGE_OK && server_state(s, &s->failure) == LOOP_FAILED)
+        event_base_loopbreak(s->base);
     s->backend.take(s->backend.self, generation_on_event, s);
-    if (s->failure.code != RIDGE_OK) return;
-    engine_loop_state state = s->backend.state(s->backend.self, &s->failure);
-    if (state == LOOP_FAILED) event_base_loopbreak(s->base);
-    if (state == LOOP_READY && !s->ready) log_printf(s->params.log, LOG_INFO, "the model is ready");
-    s->ready = state == LOOP_READY;
 }
 
 static void on_pool(evutil_socket_t fd, short what, void *context) {
@@ -185,6 +195,8 @@ ridge_status server_open(server **out, const server_params *params, const server
     ridge_status status =
         s->base != NULL ? listen_on(s, err) : RIDGE_FAIL(err, RIDGE_ENOMEM, "event loop");
     if (status == RIDGE_OK) status = pool_create(&s->pool, params->n_workers, err);
+    if (status == RIDGE_OK)
+        status = metrics_init(&s->metrics, params->model_id, params->legacy_metric_names, err);
     if (status == RIDGE_OK) {
         short flags = EV_READ | EV_PERSIST;
         s->backend_event = event_new(s->base, s->backend.fd(s->backend.self), flags, on_backend, s);
@@ -237,5 +249,6 @@ void server_close(server *s) {
     if (s->drain_event != NULL) event_free(s->drain_event);
     if (s->listener != NULL) evconnlistener_free(s->listener);
     if (s->base != NULL) event_base_free(s->base);
+    metrics_deinit(&s->metrics);
     mem_free(s);
 }

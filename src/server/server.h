@@ -31,9 +31,12 @@ typedef struct {
     double write_timeout_s;    /* a client that reads nothing */
     double request_timeout_s;  /* from a whole request to its whole answer; 0: none */
     double shutdown_timeout_s; /* what runs may go on for so long */
+    double watchdog_s;         /* an engine that has work and makes no step for so long is said to
+                                  be dead (/health is 503); 0: never */
     int n_workers;
-    bool verbose;        /* one log line per request */
-    const log_sink *log; /* borrowed */
+    bool legacy_metric_names; /* /metrics has vLLM's old names, too */
+    bool verbose;             /* one log line per request */
+    const log_sink *log;      /* borrowed */
 } server_params;
 
 server_params server_params_default(void); /* loopback, 8080, no key */

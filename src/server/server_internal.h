@@ -8,6 +8,7 @@
 
 #include "server/api_request.h"
 #include "server/http_head.h"
+#include "server/metrics.h"
 #include "server/pool.h"
 #include "server/server.h"
 
@@ -32,8 +33,12 @@ struct server {
     int64_t drain_deadline_us;
     bool cancelled;  /* the drain deadline has passed */
     int64_t created; /* unix time of the start, for /v1/models */
+    metrics metrics;
     ridge_error failure;
 };
+
+/* The backend's state; the first time that it is LOOP_READY, what then becomes known is noted. */
+engine_loop_state server_state(server *s, ridge_error *err);
 
 /* ---- conn.c: one client ---- */
 

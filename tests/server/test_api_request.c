@@ -114,6 +114,46 @@ static void test_values(void **state) {
     api_request_free(&r);
 }
 
+static uint64_t salt_of(const char *salt) {
+    api_request r;
+    char body[600];
+    snprintf(body, sizeof body, "{\"prompt\":\"x\",\"cache_salt\":%s}", salt);
+    check_ok(&r, API_COMPLETIONS, body);
+    uint64_t found = r.engine.cache_salt;
+    api_request_free(&r);
+    return found;
+}
+
+static void test_extras(void **state) {
+    (void)state;
+    api_request r;
+    check_ok(
+        &r, API_COMPLETIONS,
+        "{\"prompt\":\"x\",\"ridge\":{\"explain\":true,\"unknown\":1},\"cache_prompt\":false}");
+    assert_true(r.explain && r.engine.no_cache);
+    assert_true(r.engine.cache_salt == 0);
+    api_request_free(&r);
+    check_ok(&r, API_COMPLETIONS, "{\"prompt\":\"x\",\"ridge\":{\"explain\":null}}");
+    assert_false(r.explain || r.engine.no_cache);
+    api_request_free(&r);
+    assert_true(salt_of("null") == 0);
+    assert_true(salt_of("\"a\"") != 0 && salt_of("\"a\"") == salt_of("\"a\""));
+    assert_true(salt_of("\"a\"") != salt_of("\"b\""));
+    /* 128 characters of two bytes are taken, one more is not. */
+    char text[300] = "\"";
+    for (int i = 0; i < 128; i++) strcat(text, "\xC3\xA9");
+    strcat(text, "\"");
+    assert_true(salt_of(text) != 0);
+    char body[600];
+    api_error e;
+    text[strlen(text) - 1] = '\0';
+    snprintf(body, sizeof body, "{\"prompt\":\"x\",\"cache_salt\":%sx\"}", text);
+    assert_false(read_n(&r, API_COMPLETIONS, body, strlen(body), &e));
+    assert_string_equal(e.param, "cache_salt");
+    assert_non_null(strstr(e.message, "129 characters"));
+    api_request_free(&r);
+}
+
 static void test_messages(void **state) {
     (void)state;
     api_request r;
@@ -229,6 +269,19 @@ static void test_refusals(void **state) {
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", 400, "best_of", "3"},
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"logprobs\":true}", 400, "logprobs", "an integer"},
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"suffix\":\"y\"}", 400, "suffix", "not supported"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", 400, "cache_salt", "empty"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":7}", 400, "cache_salt", "an integer"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"a@b\"}", 400, "cache_salt", "'@'"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"a/b\"}", 400, "cache_salt", "'/'"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"a\\\\b\"}", 400, "cache_salt",
+         "'\\'"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"a\\u0000\"}", 400, "cache_salt",
+         "U+0000"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_prompt\":1}", 400, "cache_prompt",
+         "an integer"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"ridge\":true}", 400, "ridge", "a boolean"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"ridge\":{\"explain\":1}}", 400, "explain",
+         "an integer"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         api_request r;
@@ -403,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_what_cannot_fit_is_not_encoded),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_extras),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_fields_of_other_servers),
         cmocka_unit_test(test_depth),

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -30,7 +31,8 @@ typedef struct fake_event {
 struct fake_backend {
     pthread_mutex_t lock;
     pthread_t thread;
-    bool stopping, draining;
+    bool stopping, draining, stuck;
+    engine_stats stats;
     engine_loop_state state;
     const char *script;
     int step_us;
@@ -68,6 +70,7 @@ static void push_event(fake_backend *f, fake_sequence *s, const engine_event *e,
     event->e.id = s->id;
     event->e.user = s->r.user;
     event->e.stop_string = -1;
+    event->e.time_s = clock_now_s();
     if (text != NULL && text->len > 0) {
         memcpy(event->text, text->data, text->len);
         event->e.n_text = text->len;
@@ -107,7 +110,8 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
     size_t n_script = strlen(f->script);
     bool over = s->n_sampled >= n_script && !s->r.ignore_eos;
     int32_t id = over ? FAKE_EOS : (unsigned char)f->script[s->n_sampled % n_script];
-    s->n_sampled++;
+    if (s->n_sampled++ == 0) f->stats.prompt_tokens += s->r.n_prompt;
+    f->stats.generation_tokens++;
     e = (engine_event){.has_token = true, .position = (uint32_t)s->r.n_prompt + s->n_sampled - 1};
     fill_token(s, id, &e.token);
     put_bytes(&s->d, id, s->r.special, &text);
@@ -116,8 +120,13 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
     else if (s->n_sampled == s->r.max_tokens)
         e.finish = ENGINE_LENGTH;
     if (e.finish != ENGINE_RUNNING) {
-        e.usage.prompt_tokens = (uint32_t)s->r.n_prompt;
-        e.usage.completion_tokens = s->n_sampled;
+        e.usage = (engine_usage){.prompt_tokens = (uint32_t)s->r.n_prompt,
+                                 .completion_tokens = s->n_sampled,
+                                 .queue_s = .25,
+                                 .ttft_s = .75,
+                                 .prefill_s = .5,
+                                 .decode_s = s->n_sampled > 1 ? 2 : 0,
+                                 .prefill = {.n_steps = 1, .n_seqs = 1, .seconds = .5}};
     }
     push_event(f, s, &e, &text);
     buf_free(&text);
@@ -128,7 +137,9 @@ static void *engine_thread(void *context) {
     fake_backend *f = context;
     pthread_mutex_lock(&f->lock);
     while (!f->stopping) {
-        for (size_t i = 0; i < f->n_live;) {
+        f->stats.steps += f->n_live > 0 && !f->stuck;
+        if (!f->stuck) f->stats.turned_s = clock_now_s();
+        for (size_t i = 0; i < f->n_live && !f->stuck;) {
             if (step_sequence(f, f->live[i])) {
                 mem_free(f->live[i]);
                 memmove(&f->live[i], &f->live[i + 1], (f->n_live - i - 1) * sizeof f->live[0]);
@@ -161,7 +172,12 @@ static engine_loop_state get_state(void *self, ridge_error *err) {
 }
 
 static backend_info get_info(void *self) {
-    return (backend_info){FAKE_N_VOCAB, ((fake_backend *)self)->max_model_len, "fp_fake"};
+    return (backend_info){.n_vocab = FAKE_N_VOCAB,
+                          .max_model_len = ((fake_backend *)self)->max_model_len,
+                          .fingerprint = "fp_fake",
+                          .cache = {.block_size = 16, .n_blocks = 1000, .type = "f16"},
+                          .peak_bytes_per_s = 1e10,
+                          .peak_flops_per_s = 1e11};
 }
 
 static ridge_status encode(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
@@ -289,6 +305,14 @@ static bool is_idle(void *self) {
     return idle;
 }
 
+static void get_stats(void *self, engine_stats *out) {
+    fake_backend *f = self;
+    pthread_mutex_lock(&f->lock);
+    *out = f->stats;
+    out->n_running = f->n_live;
+    pthread_mutex_unlock(&f->lock);
+}
+
 fake_backend *fake_backend_create(server_backend *table, const char *script, int step_us,
                                   size_t max_live, uint32_t max_model_len) {
     fake_backend *f = mem_zalloc(1, sizeof *f);
@@ -316,7 +340,8 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
                               .take = take,
                               .drain = drain,
                               .cancel_all = cancel_all,
-                              .is_idle = is_idle};
+                              .is_idle = is_idle,
+                              .stats = get_stats};
     return f;
 }
 
@@ -351,4 +376,10 @@ size_t fake_backend_n_cancelled(fake_backend *f) {
     size_t n = f->n_cancelled;
     pthread_mutex_unlock(&f->lock);
     return n;
+}
+
+void fake_backend_set_stuck(fake_backend *f, bool stuck) {
+    pthread_mutex_lock(&f->lock);
+    f->stuck = stuck;
+    pthread_mutex_unlock(&f->lock);
 }

@@ -17,6 +17,7 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
                                   size_t max_live, uint32_t max_model_len);
 void fake_backend_destroy(fake_backend *f);
 void fake_backend_set_state(fake_backend *f, engine_loop_state state);
+void fake_backend_set_stuck(fake_backend *f, bool stuck); /* makes no step */
 size_t fake_backend_n_live(fake_backend *f);
 size_t fake_backend_n_cancelled(fake_backend *f);
 

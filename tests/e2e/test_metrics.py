@@ -1,0 +1,211 @@
+"""/metrics, read with Prometheus's own parser: all series at 0 from the start, right values after known requests and
+while one streams, and bug cases 101 and 103 (health and metrics of a busy server)."""
+import concurrent.futures
+import json
+import math
+import socket
+import time
+
+import pytest
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+MODEL = "smollm2-135m"
+FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160,
+               640, 2560]
+TOKEN_GAP = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80]
+REQUEST = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680]
+LENGTH = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
+HISTOGRAMS = {
+    "time_to_first_token_seconds": FIRST_TOKEN, "inter_token_latency_seconds": TOKEN_GAP,
+    "request_time_per_output_token_seconds": TOKEN_GAP, "e2e_request_latency_seconds": REQUEST,
+    "request_queue_time_seconds": REQUEST, "request_inference_time_seconds": REQUEST,
+    "request_prefill_time_seconds": REQUEST, "request_decode_time_seconds": REQUEST, "request_prompt_tokens": LENGTH,
+    "request_generation_tokens": LENGTH, "request_max_num_generation_tokens": LENGTH,
+    "request_params_max_tokens": LENGTH, "request_prefill_kv_computed_tokens": LENGTH,
+    "request_params_n": [1, 2, 5, 10, 20], "iteration_tokens_total": [1] + [2**i for i in range(3, 15)]}
+REASONS = [{"finished_reason": r} for r in ("stop", "length", "abort", "error", "repetition")]
+COUNTERS = {
+    "prompt_tokens": [{}], "generation_tokens": [{}], "prompt_tokens_cached": [{}],
+    "prompt_tokens_by_source": [{"source": s} for s in ("local_compute", "local_cache_hit", "external_kv_transfer")],
+    "prefix_cache_queries": [{}], "prefix_cache_hits": [{}], "external_prefix_cache_queries": [{}],
+    "external_prefix_cache_hits": [{}], "mm_cache_queries": [{}], "mm_cache_hits": [{}], "num_preemptions": [{}],
+    "request_success": REASONS, "corrupted_requests": [{}],
+    "admission_rejections": [{"reason": r} for r in ("queue_full", "slo")], "spec_decode_num_drafts": [{}],
+    "spec_decode_num_draft_tokens": [{}], "spec_decode_num_accepted_tokens": [{}],
+    "spec_decode_num_accepted_tokens_per_pos": [{"position": "0"}]}
+GAUGES = {"num_requests_running": [{}], "num_requests_waiting": [{}], "kv_cache_usage_perc": [{}],
+          "num_requests_waiting_by_reason": [{"reason": "capacity"}, {"reason": "deferred"}],
+          "engine_sleep_state": [{"sleep_state": s} for s in ("weights_offloaded", "discard_all")]}
+
+
+class Scrape:
+    """One answer of /metrics: every number finite, every family with its help; [name, **labels] is a value."""
+
+    def __init__(self, server, model=MODEL):
+        status, text = server.request("/metrics", timeout=10)
+        assert status == 200
+        self.text, self.model, self.families, self.values = text.decode(), model, {}, {}
+        for family in parser.text_string_to_metric_families(self.text):
+            assert family.name not in self.families and family.documentation
+            self.families[family.name] = family
+            for sample in family.samples:
+                assert math.isfinite(sample.value), sample
+                key = sample.name, tuple(sorted(sample.labels.items()))
+                assert key not in self.values, "a series twice"
+                self.values[key] = sample.value
+
+    def get(self, name, **labels):
+        return self.values[name, tuple(sorted({"model_name": self.model, "engine": "0", **labels}.items()))]
+
+    def histogram(self, name):
+        """(bounds, how many up to each, count, sum), checked to be a histogram."""
+        family = self.families[name]
+        assert family.type == "histogram"
+        buckets = [(s.labels["le"], s.value) for s in family.samples if s.name == name + "_bucket"]
+        counts = [v for _, v in buckets]
+        assert counts == sorted(counts) and buckets[-1][0] == "+Inf"
+        assert counts[-1] == self.get(name + "_count")
+        return [le for le, _ in buckets[:-1]], counts, counts[-1], self.get(name + "_sum")
+
+
+@pytest.fixture
+def own(serve, model):
+    """A server of its own, so that the counts are this test's."""
+    return serve(model(MODEL), "--max-model-len", 2048, "--max-num-seqs", 4, "--max-waiting", 20)
+
+
+def complete(server, prompt, n_tokens, **more):
+    body = {"prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "temperature": 0, **more}
+    return server.json("/v1/completions", body)
+
+
+def test_all_series_at_zero_from_the_start(own):
+    """Bug case 101: nothing has happened yet, and no value is NaN."""
+    scrape = Scrape(own)
+    for name, bounds in HISTOGRAMS.items():
+        texts, counts, count, total = scrape.histogram(f"vllm:{name}")
+        assert texts == [f"{float(b)!r}" for b in bounds], name
+        assert count == total == 0 and set(counts) == {0}
+    for name, children in COUNTERS.items():
+        assert scrape.families[f"vllm:{name}"].type == "counter"
+        assert all(scrape.get(f"vllm:{name}_total", **labels) == 0 for labels in children), name
+        assert len(scrape.families[f"vllm:{name}"].samples) == len(children)
+    for name, children in GAUGES.items():
+        assert scrape.families[f"vllm:{name}"].type == "gauge"
+        assert all(scrape.get(f"vllm:{name}", **labels) == 0 for labels in children), name
+    assert scrape.get("vllm:engine_sleep_state", sleep_state="awake") == 1
+    info, = scrape.families["vllm:cache_config_info"].samples
+    assert info.labels["block_size"] == "16" and int(info.labels["num_gpu_blocks"]) >= 128 and info.value == 1
+    lora, = scrape.families["vllm:lora_requests_info"].samples
+    assert set(lora.labels) == {"max_lora", "waiting_lora_adapters", "running_lora_adapters"}
+    ours = [f for name, f in scrape.families.items() if name.startswith("ridge:")]
+    assert len(ours) > 15 and all(f.samples for f in ours)
+    assert all(name.startswith(("ridge:", "vllm:")) for name in scrape.families)
+    assert scrape.get("ridge:engine_ready") == 1 and scrape.get("ridge:steps_total") == 0
+    assert "gpu_cache_usage_perc" not in scrape.text
+
+
+def test_values_after_known_requests(own):
+    prompts = ["One two three.", "Red, green", "The quick brown fox jumps over the lazy dog."]
+    lengths = [1, 6, 11]
+    usages = [complete(own, p, n)["usage"] for p, n in zip(prompts, lengths)]
+    n_prompt = sum(u["prompt_tokens"] for u in usages)
+    cached = sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages)
+    scrape = Scrape(own)
+    for name in HISTOGRAMS:
+        if name not in ("inter_token_latency_seconds", "iteration_tokens_total"):
+            assert scrape.histogram(f"vllm:{name}")[2] == 3, name
+    assert scrape.histogram("vllm:inter_token_latency_seconds")[2] == 5 + 10
+    assert scrape.histogram("vllm:request_prompt_tokens")[3] == n_prompt
+    assert scrape.histogram("vllm:request_prefill_kv_computed_tokens")[3] == n_prompt - cached
+    assert scrape.histogram("vllm:request_generation_tokens")[3] == 18
+    assert scrape.histogram("vllm:request_params_max_tokens")[3] == 18
+    assert scrape.histogram("vllm:request_params_n")[3] == 3
+    assert scrape.get("vllm:request_generation_tokens_bucket", le="5.0") == 1
+    assert scrape.get("vllm:request_generation_tokens_bucket", le="10.0") == 2
+    assert scrape.get("vllm:prompt_tokens_total") == n_prompt
+    assert scrape.get("vllm:prompt_tokens_cached_total") == cached
+    assert sum(s.value for s in scrape.families["vllm:prompt_tokens_by_source"].samples) == n_prompt
+    assert scrape.get("vllm:generation_tokens_total") == 18
+    assert scrape.get("vllm:request_success_total", finished_reason="length") == 3
+    assert sum(s.value for s in scrape.families["vllm:request_success"].samples) == 3
+    assert scrape.get("vllm:num_requests_running") == scrape.get("vllm:num_requests_waiting") == 0
+    e2e, queue, inference, prefill, decode = (
+        scrape.histogram(f"vllm:{n}_seconds")[3] for n in
+        ("e2e_request_latency", "request_queue_time", "request_inference_time", "request_prefill_time",
+         "request_decode_time"))
+    assert queue + inference < e2e and prefill + decode == pytest.approx(inference)
+    assert scrape.histogram("vllm:inter_token_latency_seconds")[3] == pytest.approx(decode, rel=.2, abs=.05)
+    # The steps computed every token that wasn't cached, but no answer's last.
+    steps = scrape.histogram("vllm:iteration_tokens_total")
+    assert steps[2] == scrape.get("ridge:steps_total") >= 18
+    assert steps[3] == n_prompt - cached + 18 - 3
+    seconds = sum(s.value for s in scrape.families["ridge:step_seconds"].samples)
+    assert 0 < seconds < e2e
+    assert scrape.get("ridge:flops_total") > 0 and scrape.get("ridge:bytes_total", kind="weights") > 0
+    assert scrape.get("ridge:achieved_bytes_per_second") > 0
+
+
+def test_choices_refusals_and_clients_that_leave(own):
+    complete(own, ["A", "B"], 3, n=2, seed=1)
+    assert own.request("/v1/completions", {"prompt": "x", "n": 128})[0] == 429
+    assert own.request("/v1/completions", {"prompt": ""})[0] == 400
+    body = json.dumps({"prompt": "A long", "max_tokens": 1900, "ignore_eos": True, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", own.port)) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert s.recv(10)
+        while Scrape(own).histogram("vllm:inter_token_latency_seconds")[2] < 10:
+            time.sleep(.01)
+        during = Scrape(own)
+    assert during.get("vllm:num_requests_running") == 1
+    assert during.get("vllm:kv_cache_usage_perc") > 0
+    assert during.histogram("vllm:time_to_first_token_seconds")[2] == 5
+    assert during.histogram("vllm:e2e_request_latency_seconds")[2] >= 4  # and those of the refused one
+    deadline = time.monotonic() + 10
+    while (after := Scrape(own)).get("vllm:num_requests_running") > 0 and time.monotonic() < deadline:
+        time.sleep(.02)
+    assert after.get("vllm:num_requests_running") == 0
+    assert after.get("vllm:request_success_total", finished_reason="length") == 4
+    assert after.get("vllm:request_success_total", finished_reason="abort") >= 1
+    assert after.get("vllm:admission_rejections_total", reason="queue_full") == 1
+    n, total = after.histogram("vllm:request_params_n")[2:]
+    assert n == 3 and total == 5
+
+
+def test_old_names_and_labels(model, serve):
+    server = serve(model(MODEL), "--metrics-legacy-names", "--served-model-name", 'a"b\\c')
+    complete(server, "A", 3)
+    scrape = Scrape(server, 'a"b\\c')
+    assert scrape.histogram("vllm:time_per_output_token_seconds")[2] == 2
+    for name in ("gpu_cache_usage_perc", "cpu_cache_usage_perc", "num_requests_swapped", "gpu_prefix_cache_hit_rate"):
+        assert 0 <= scrape.get(f"vllm:{name}") <= 1
+    assert scrape.get("vllm:gpu_prefix_cache_hits_total") <= scrape.get("vllm:gpu_prefix_cache_queries_total") + 1
+
+
+def test_busy_server_stays_well(serve, model):
+    """Bug case 103: long prompts, a queue, and a client that reads nothing; /health and /metrics answer all the while."""
+    server = serve(model(MODEL), "--max-num-seqs", 2)
+    body = {"prompt": "word " * 60, "max_tokens": 10, "ignore_eos": True}
+    stuck = socket.create_connection(("127.0.0.1", server.port))
+    data = json.dumps({**body, "prompt": "word " * 700, "stream": True}).encode()
+    stuck.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    worst, most_waiting = 0, 0
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(server.json, "/v1/completions", body) for _ in range(12)]
+        while not all(f.done() for f in asked):
+            for path in ("/health", "/metrics"):
+                started = time.monotonic()
+                assert server.request(path)[0] == 200
+                worst = max(worst, time.monotonic() - started)
+            most_waiting = max(most_waiting, Scrape(server).get("vllm:num_requests_waiting"))
+            time.sleep(.05)
+    assert all(f.result()["usage"]["completion_tokens"] == 10 for f in asked)
+    assert most_waiting >= 5
+    assert worst < 5  # far less than a step of the queue takes; a few ms on an idle machine
+    stuck.close()
+    deadline = time.monotonic() + 10
+    while (after := Scrape(server)).get("vllm:num_requests_running") > 0 and time.monotonic() < deadline:
+        time.sleep(.02)
+    assert after.get("vllm:num_requests_running") == after.get("vllm:num_requests_waiting") == 0
+    assert after.get("ridge:engine_silent_seconds") == 0 and server.request("/health")[0] == 200
