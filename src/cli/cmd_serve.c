@@ -130,6 +130,7 @@ int cmd_serve(int argc, char **argv) {
         {"metrics-legacy-names", CLI_FLAG, &s->legacy_metric_names,
          "/metrics has the names that vLLM has given up, too"},
         {"verbose", CLI_FLAG, &s->verbose, "a line on stderr for each request"},
+        SLO_OPTIONS(&a.engine),
         ENGINE_OPTIONS(&a.engine),
     };
     int n_args = 0,

@@ -42,6 +42,22 @@ ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ri
     return RIDGE_OK;
 }
 
+static ridge_status check_slo(const engine_args *a, ridge_error *err) {
+    const double most = 1e9;
+    const struct {
+        const char *name;
+        double ms;
+    } targets[] = {{"slo-tpot", a->slo_tpot_ms}, {"slo-ttft", a->slo_ttft_ms}};
+    for (int i = 0; i < 2; i++)
+        if (!(targets[i].ms >= 0 && targets[i].ms <= most))
+            return RIDGE_FAIL(err, RIDGE_EINVAL,
+                              "--%s: expected milliseconds from 0 (no target) to %g, found %g",
+                              targets[i].name, most, targets[i].ms);
+    if (a->shed && a->slo_ttft_ms == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--shed needs a target to shed by: --slo-ttft MS");
+    return RIDGE_OK;
+}
+
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) {
     device_cpu_params cpu = {0};
@@ -51,6 +67,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
                           ENGINE_MAX_BATCHED_TOKENS, err));
     RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
     RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
+    RIDGE_TRY(check_slo(a, err));
     RIDGE_TRY(cli_model_path(path, model, err));
     *p = engine_params_default();
     p->model_path = *path;
@@ -65,6 +82,9 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->block_size = (uint32_t)a->block_size;
     p->kv_cache_bytes = a->kv_cache_bytes;
     p->prefix_caching = a->prefix_caching;
+    p->slo_tpot_s = a->slo_tpot_ms / 1e3;
+    p->slo_ttft_s = a->slo_ttft_ms / 1e3;
+    p->shed = a->shed;
     p->log = cli_log();
     return RIDGE_OK;
 }

@@ -11,6 +11,8 @@ typedef struct {
     const char *cpu_affinity;
     uint64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_bytes;
     bool precise, prefix_caching;
+    double slo_tpot_ms, slo_ttft_ms; /* 0: none */
+    bool shed;
 } engine_args;
 
 engine_args engine_args_default(void);
@@ -34,6 +36,14 @@ engine_args engine_args_default(void);
          "--no-enable-prefix-caching)"},                                                           \
     {                                                                                              \
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
+    }
+
+/* For a command that serves: targets. */
+#define SLO_OPTIONS(a)                                                                             \
+    {"slo-tpot", CLI_DOUBLE, &(a)->slo_tpot_ms,                                                    \
+     "target in ms per token: prompts leave it to those that decode"},                             \
+        {"slo-ttft", CLI_DOUBLE, &(a)->slo_ttft_ms, "target in ms to the first token"}, {          \
+        "shed", CLI_FLAG, &(a)->shed, "429 for whoever would miss --slo-ttft"                      \
     }
 
 /* What of them concerns the device alone. Reads RIDGE_CPU. */

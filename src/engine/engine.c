@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/slo.h"
 
 engine_params engine_params_default(void) {
     engine_params p = {.max_num_seqs = 16,
@@ -30,6 +31,7 @@ static ridge_status check_params(const engine_params *p, ridge_error *err) {
             return RIDGE_FAIL(err, RIDGE_EINVAL, "%s must be between 1 and %u, found %u",
                               limits[i].name, limits[i].high, limits[i].value);
         }
+    RIDGE_TRY(slo_check_params(p, err));
     const int threads[] = {p->n_threads, p->n_threads_batch};
     for (int i = 0; i < 2; i++)
         if (threads[i] < 0 || threads[i] > ENGINE_MAX_THREADS)
@@ -108,6 +110,8 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     if (p->peaks != NULL && !p->peaks(p->peaks_context, engine_isa(e), engine_n_threads(e),
                                       engine_weight_bytes(e), &e->peaks))
         e->peaks = (roof_peaks){0};
+    cost_shape shape = slo_cost_shape(e);
+    sched_set_cost(e->sched, &shape, p->slo_tpot_s);
     e->params.model_path = e->params.cpu_affinity = NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;
@@ -167,6 +171,8 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     out->n_running = engine_n_running(e);
     out->turned_s = clock_now_s();
     const kv_cache *cache = sched_cache(e->sched);
+    out->step_error_sum = sched_cost(e->sched)->error_sum;
+    out->step_predictions = sched_cost(e->sched)->n_steps;
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
         out->kv_blocks += e->kv_layout.groups[g].n_blocks;
         out->kv_blocks_used += e->kv_layout.groups[g].n_blocks - kv_cache_n_available(cache, g);

@@ -40,9 +40,13 @@ typedef struct {
     uint32_t block_size;
     uint64_t kv_cache_bytes; /* 0: from the free memory, the model's context and max_num_seqs */
     bool prefix_caching;     /* what is computed is kept and used again (kv/cache.h) */
-    const log_sink *log;     /* borrowed until engine_close */
-    bool checks;             /* asserts after each step that blocks, sequences, events and texts are
-                                as they must be; slow: by default in debug builds only */
+    /* Targets (sched/pace.h, engine/admission.h), 0: none. */
+    double slo_tpot_s;   /* per token: prompts leave it to those that decode */
+    double slo_ttft_s;   /* to the first token */
+    bool shed;           /* whoever would miss slo_ttft_s is refused (engine_loop_submit) */
+    const log_sink *log; /* borrowed until engine_close */
+    bool checks;         /* asserts after each step that blocks, sequences, events and texts are
+                            as they must be; slow: by default in debug builds only */
     /* Asked once the model is open, on the thread that opens it, for the peaks of what runs there
      * (weight_bytes: read by one decode step); false, or NULL: the roof is unknown. */
     bool (*peaks)(void *context, const char *isa, int n_threads, uint64_t weight_bytes,
@@ -172,6 +176,12 @@ typedef struct {
     double memory_bound_s, compute_bound_s;       /* parts of step_s; both 0 likewise */
     uint64_t step_tokens[ENGINE_STEP_BOUNDS + 1]; /* steps by their tokens: at most each bound */
     uint64_t step_tokens_sum;
+    /* Answers that met all the targets there are, and others (errors too). Cancelled requests, and
+     * all without a target, are neither. */
+    uint64_t slo_met, slo_missed;
+    /* How far predictions were off, |predicted - taken| / taken: sums, and how many. */
+    double step_error_sum;
+    uint64_t step_predictions;
     double turned_s; /* clock_now_s when these were taken (engine_loop: its last turn) */
 } engine_stats;
 

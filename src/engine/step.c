@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
+#include "engine/slo.h"
 #include "engine/usage.h"
 
 /* Events. */
@@ -61,6 +62,7 @@ static void end_request(engine *e, request *q, engine_event *event, engine_finis
     if (finish == ENGINE_STOP && q->stop.stopped) event->stop_string = (int)q->stop.found;
     if (finish == ENGINE_ERROR) event->error = &q->error;
     e->stats.finished[finish]++;
+    slo_note_end(e, q);
 }
 
 /* With its usage said; freed at the next step. */
@@ -324,6 +326,7 @@ static void compute(engine *e, const sched_plan *plan) {
     ridge_status status = run_batch(e, &batch, n_wanted, &err);
     settle(e, plan, status, &err);
     account_step(e, plan, start);
+    if (status == RIDGE_OK) sched_learn(e->sched, n_wanted, clock_now_s() - start);
     commit(e, plan, status == RIDGE_OK);
 }
 

@@ -18,6 +18,10 @@ struct scheduler {
     sequence **planned; /* [max_num_seqs] */
     uint32_t n_planned;
     sched_prefix_stats prefix;
+    cost_model cost;
+    pace pace;
+    cost_work work; /* of what is planned */
+    bool prompts;   /* are any in it? */
 };
 
 /* From the back: arrivals come in order, so the place is nearly always found at once. */
@@ -50,6 +54,7 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
     s->params = *p;
     s->planned = mem_zalloc(p->max_num_seqs, sizeof *s->planned);
     if (s->planned == NULL) goto out_of_memory;
+    sched_set_cost(s, &(cost_shape){0}, 0);
     kv_cache_params cache = {.n_groups = p->n_groups,
                              .block_size = p->block_size,
                              .share = p->prefix_caching,
@@ -66,6 +71,11 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
 out_of_memory:
     sched_destroy(s);
     return RIDGE_FAIL(err, RIDGE_ENOMEM, "scheduler of %u sequences", p->max_num_seqs);
+}
+
+void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
+    cost_init(&s->cost, shape);
+    s->pace.target_s = tpot_s;
 }
 
 void sched_destroy(scheduler *s) {
@@ -136,6 +146,12 @@ static uint32_t give(sequence *q, uint32_t n_most, uint32_t *budget) {
     q->n_scheduled += n;
     *budget -= n;
     return n;
+}
+
+/* The rest of a prompt, as far as those that decode can bear it. */
+static void give_prompt(scheduler *s, sequence *q, uint32_t *budget) {
+    uint32_t n = give(q, pace_allows(&s->pace, &s->cost, q), budget);
+    pace_take(&s->pace, &s->cost, q, n);
 }
 
 /* Will q ever want another block? The last token of an answer is never computed. */
@@ -215,13 +231,24 @@ static void admit(scheduler *s, uint32_t *budget) {
     uint32_t n_growing = 0;
     for (const sequence *q = s->running.first; q != NULL && s->waiting.n > 0; q = q->next)
         n_growing += may_grow(s, q);
-    while (*budget > 0 && s->waiting.n > 0 && s->running.n < s->params.max_num_seqs) {
+    while (*budget > 0 && !s->pace.full && s->waiting.n > 0 &&
+           s->running.n < s->params.max_num_seqs) {
         sequence *q = s->waiting.first;
         kv_match m = find(s, q, q->n_tokens - 1);
         n_growing += may_grow(s, q);
         if (should_wait(s, q, &m) || !start(s, q, &m, spare_blocks(s, n_growing)))
             return; /* nobody overtakes */
-        give(q, UINT32_MAX, budget);
+        give_prompt(s, q, budget);
+    }
+}
+
+static void weigh(scheduler *s) {
+    s->work = (cost_work){0};
+    s->prompts = false;
+    for (uint32_t i = 0; i < s->n_planned; i++) {
+        const sequence *q = s->planned[i];
+        pace_add(&s->work, &s->cost.shape, q);
+        s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
     }
 }
 
@@ -233,8 +260,9 @@ sched_plan sched_next(scheduler *s) {
         next = q->next;
         give(q, 1, &budget);
     }
+    pace_begin(&s->pace, &s->cost, s->running.first);
     for (sequence *q = s->running.first; q != NULL && budget > 0; q = q->next)
-        give(q, UINT32_MAX, &budget);
+        give_prompt(s, q, &budget);
     if (n_preempted == 0) admit(s, &budget);
 
     s->n_planned = 0;
@@ -243,12 +271,22 @@ sched_plan sched_next(scheduler *s) {
         kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
         s->planned[s->n_planned++] = q;
     }
+    weigh(s);
     sched_plan plan = {.sequences = s->planned,
                        .n_sequences = s->n_planned,
                        .n_tokens = s->params.max_num_batched_tokens - budget,
                        .n_preempted = n_preempted};
     plan.copies = kv_cache_take_copies(s->cache, &plan.n_copies);
     return plan;
+}
+
+void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {
+    s->work.n_wanted = n_wanted;
+    if (s->n_planned > 0) cost_learn(&s->cost, &s->work, s->prompts, seconds);
+}
+
+const cost_model *sched_cost(const scheduler *s) {
+    return &s->cost;
 }
 
 void sched_commit(scheduler *s, bool computed) {

@@ -18,6 +18,8 @@
 #ifndef RIDGE_SCHED_SCHEDULER_H
 #define RIDGE_SCHED_SCHEDULER_H
 
+#include "sched/cost.h"
+#include "sched/pace.h"
 #include "sched/sequence.h"
 
 typedef struct scheduler scheduler;
@@ -40,6 +42,11 @@ uint32_t sched_window_blocks(const sched_params *p, uint32_t window);
 ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *err) RIDGE_CHECKED;
 void sched_destroy(scheduler *s); /* no sequence may be left in it; NULL allowed */
 
+/* What steps cost (cost.h), and the target for the time of those in which streams decode (pace.h;
+ * 0: none). Nothing is known and there is no target until this is called, before the first step. */
+void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s);
+const cost_model *sched_cost(const scheduler *s);
+
 /* Could a sequence of n_tokens ever run alone? What this refuses would wait for ever. */
 bool sched_fits(const scheduler *s, uint32_t n_tokens);
 void sched_add(scheduler *s, sequence *q); /* SEQUENCE_NEW -> SEQUENCE_WAITING */
@@ -58,6 +65,9 @@ typedef struct {
 } sched_plan;
 
 sched_plan sched_next(scheduler *s);
+/* The planned step took so long and needed the logits of n_wanted rows; before the commit. Not to
+ * be called for steps that failed. */
+void sched_learn(scheduler *s, uint32_t n_wanted, double seconds);
 /* What was planned has been computed; or, the step having failed, has not. */
 void sched_commit(scheduler *s, bool computed);
 
