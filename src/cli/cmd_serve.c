@@ -17,7 +17,8 @@ typedef struct {
     engine_args engine;
     server_params server;
     uint64_t port, max_waiting, max_connections, max_body, max_pending, workers;
-    const char *name, *chat_template;
+    const char *name, *chat_template, *prefix_cache_file;
+    uint64_t prefix_cache_file_bytes;
 } serve_args;
 
 static ridge_status serve(const serve_args *a, const engine_params *params,
@@ -73,8 +74,11 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     char *path = NULL, *name = NULL;
     ridge_status status = check(a, err);
     if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
-    if (status == RIDGE_OK)
+    if (status == RIDGE_OK) {
         params.peaks = machine_peaks_known; /* measuring would delay the start */
+        params.prefix_cache_file = a->prefix_cache_file;
+        params.prefix_cache_file_bytes = a->prefix_cache_file_bytes;
+    }
     if (status == RIDGE_OK && a->chat_template != NULL)
         status = template_file_open(&template, "--chat-template", a->chat_template, err);
     if (status == RIDGE_OK) {
@@ -129,6 +133,10 @@ int cmd_serve(int argc, char **argv) {
          "seconds without a step, though there is work, after which /health is 503 (0: never)"},
         {"metrics-legacy-names", CLI_FLAG, &s->legacy_metric_names,
          "/metrics has the names that vLLM has given up, too"},
+        {"prefix-cache-file", CLI_STRING, &a.prefix_cache_file,
+         "keep the most used prefixes here from one run to the next"},
+        {"prefix-cache-file-bytes", CLI_BYTES, &a.prefix_cache_file_bytes,
+         "size of that file at most (default: 1G)"},
         {"verbose", CLI_FLAG, &s->verbose, "a line on stderr for each request"},
         SLO_OPTIONS(&a.engine),
         ENGINE_OPTIONS(&a.engine),

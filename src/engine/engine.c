@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/prefix_file.h"
 #include "engine/slo.h"
 
 engine_params engine_params_default(void) {
@@ -92,6 +93,41 @@ static ridge_status make_scratch(engine *e, ridge_error *err) {
     return sampler_create(&e->sampler, (int32_t)n_vocab, err);
 }
 
+#define PREFIX_FILE_BYTES ((uint64_t)1 << 30)
+
+/* What cannot be read is said, and the cache starts cold. */
+static ridge_status read_prefixes(engine *e, ridge_error *err) {
+    const engine_params *p = &e->params;
+    uint64_t n_tokens;
+    ridge_error why = {0};
+    if (p->prefix_cache_file == NULL || !p->prefix_caching) return RIDGE_OK;
+    e->prefix_cache_file = mem_strdup(p->prefix_cache_file);
+    if (e->prefix_cache_file == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine");
+    ridge_status status = prefix_file_read(e, p->prefix_cache_file, &n_tokens, &why);
+    if (status == RIDGE_OK)
+        log_printf(p->log, LOG_INFO, "prefix cache: %llu tokens out of %s",
+                   (unsigned long long)n_tokens, p->prefix_cache_file);
+    else if (status != RIDGE_ENOTFOUND)
+        log_printf(p->log, LOG_WARN, "the prefix cache starts empty: %s", why.text);
+    if (status == RIDGE_EUNSUPPORTED) { /* some other file: it is not ours to replace */
+        mem_free(e->prefix_cache_file);
+        e->prefix_cache_file = NULL;
+    }
+    return RIDGE_OK;
+}
+
+static void write_prefixes(engine *e) {
+    uint64_t n_tokens, max_bytes = e->params.prefix_cache_file_bytes;
+    ridge_error err = {0};
+    if (e->prefix_cache_file == NULL) return;
+    if (max_bytes == 0) max_bytes = PREFIX_FILE_BYTES;
+    if (prefix_file_write(e, e->prefix_cache_file, max_bytes, &n_tokens, &err) == RIDGE_OK)
+        log_printf(e->params.log, LOG_INFO, "prefix cache: %llu tokens into %s",
+                   (unsigned long long)n_tokens, e->prefix_cache_file);
+    else
+        log_printf(e->params.log, LOG_WARN, "the prefix cache is not kept: %s", err.text);
+}
+
 ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err) {
     RIDGE_TRY(check_params(p, err));
     engine *e = mem_zalloc(1, sizeof *e);
@@ -107,12 +143,18 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     }
     fingerprint_path numbers = {RIDGE_VERSION, engine_isa(e), e->kv_layout.type, e->params.precise};
     fingerprint_make(e->fingerprint, e->file, &numbers);
+    status = read_prefixes(e, err);
+    if (status != RIDGE_OK) {
+        engine_close(e);
+        return status;
+    }
     if (p->peaks != NULL && !p->peaks(p->peaks_context, engine_isa(e), engine_n_threads(e),
                                       engine_weight_bytes(e), &e->peaks))
         e->peaks = (roof_peaks){0};
     cost_shape shape = slo_cost_shape(e);
     sched_set_cost(e->sched, &shape, p->slo_tpot_s);
-    e->params.model_path = e->params.cpu_affinity = NULL; /* the caller's; not needed any more */
+    e->params.model_path = e->params.cpu_affinity = e->params.prefix_cache_file =
+        NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;
 }
@@ -134,6 +176,7 @@ static void close_requests(engine *e) {
 void engine_close(engine *e) {
     if (e == NULL) return;
     close_requests(e);
+    write_prefixes(e);
     sched_destroy(e->sched);
     sampler_destroy(e->sampler);
     if (e->kv != NULL) e->dev->vtable->kv_free(e->dev, e->kv);
@@ -143,6 +186,7 @@ void engine_close(engine *e) {
     tokenizer_close(e->tokenizer);
     gguf_close(e->file);
     mem_free(e->chat_template);
+    mem_free(e->prefix_cache_file);
     mem_free(e->end_ids);
     mem_free(e->tokens);
     mem_free(e->positions);

@@ -40,6 +40,9 @@ typedef struct {
     uint32_t block_size;
     uint64_t kv_cache_bytes; /* 0: from the free memory, the model's context and max_num_seqs */
     bool prefix_caching;     /* what is computed is kept and used again (kv/cache.h) */
+    const char *prefix_cache_file;    /* read by engine_open, if it is there and fits, written by
+                                         engine_close (engine/prefix_file.h); NULL: none */
+    uint64_t prefix_cache_file_bytes; /* at most; 0: 1 GiB */
     /* Targets (sched/pace.h, engine/admission.h), 0: none. */
     double slo_tpot_s;   /* per token: prompts leave it to those that decode */
     double slo_ttft_s;   /* to the first token */

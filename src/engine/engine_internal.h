@@ -84,7 +84,8 @@ struct engine {
     sampler *sampler;
     char *chat_template; /* NULL: none */
     fingerprint fingerprint;
-    int32_t *end_ids; /* [n_end_ids] tokens that end a generation */
+    char *prefix_cache_file; /* NULL: none */
+    int32_t *end_ids;        /* [n_end_ids] tokens that end a generation */
     size_t n_end_ids;
     uint64_t kv_token_bytes;
     roof_peaks peaks; /* zeros: unknown */

@@ -39,8 +39,7 @@ struct engine_loop {
     pthread_t thread;
     int fd;
     size_t max_waiting;
-    engine_params params; /* its strings are copies, of model_path, isa, cpu_affinity */
-    char *model_path, *isa, *cpu_affinity;
+    engine_params params; /* its strings are copies */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* work for the engine, or room for its events */
@@ -211,6 +210,29 @@ static void *loop_main(void *context) {
 
 /* The owner's side. */
 
+#define N_STRINGS 4
+
+static const char **string_of(engine_params *p, int i) {
+    const char **const all[N_STRINGS] = {&p->model_path, &p->isa, &p->cpu_affinity,
+                                         &p->prefix_cache_file};
+    return all[i];
+}
+
+static bool copy_strings(engine_params *p) {
+    bool copied = true;
+    for (int i = 0; i < N_STRINGS; i++) {
+        const char **s = string_of(p, i);
+        if (*s == NULL) continue;
+        *s = mem_strdup(*s);
+        copied = copied && *s != NULL;
+    }
+    return copied;
+}
+
+static void free_strings(engine_params *p) {
+    for (int i = 0; i < N_STRINGS; i++) mem_free((void *)*string_of(p, i));
+}
+
 ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t max_waiting,
                                ridge_error *err) {
     engine_loop *l = mem_zalloc(1, sizeof *l);
@@ -218,15 +240,11 @@ ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     l->max_waiting = max_waiting;
     l->params = *p;
-    l->params.model_path = l->model_path = mem_strdup(p->model_path);
-    if (p->isa != NULL) l->params.isa = l->isa = mem_strdup(p->isa);
-    if (p->cpu_affinity != NULL)
-        l->params.cpu_affinity = l->cpu_affinity = mem_strdup(p->cpu_affinity);
+    bool copied = copy_strings(&l->params);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     ridge_status status = RIDGE_OK;
-    if (l->model_path == NULL || (p->isa != NULL && l->isa == NULL) ||
-        (p->cpu_affinity != NULL && l->cpu_affinity == NULL))
+    if (!copied)
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine's loop");
     else if (l->fd < 0)
         status = error_set_errno(err, RIDGE_EIO, "cannot make an eventfd");
@@ -238,9 +256,7 @@ ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t
     }
     l->stop = true;
     if (l->fd >= 0) close(l->fd);
-    mem_free(l->model_path);
-    mem_free(l->isa);
-    mem_free(l->cpu_affinity);
+    free_strings(&l->params);
     mem_free(l);
     return status;
 }
@@ -265,9 +281,7 @@ void engine_loop_destroy(engine_loop *l) {
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
     mem_free(l->tickets);
-    mem_free(l->model_path);
-    mem_free(l->isa);
-    mem_free(l->cpu_affinity);
+    free_strings(&l->params);
     mem_free(l);
 }
 

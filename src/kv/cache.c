@@ -1,6 +1,8 @@
 /* kv/cache: see cache.h. */
 #include "kv/cache.h"
 
+#include <stdlib.h>
+
 #include "base/mem.h"
 
 struct kv_cache {
@@ -203,13 +205,14 @@ static bool have_room(const kv_cache *c, const kv_match *m, uint32_t n_tokens, u
 }
 
 static void hold_path(kv_cache *c, kv_table *t, const kv_match *m, uint32_t g) {
-    const kv_node *node = m->node;
+    kv_node *node = m->node;
     uint32_t first = first_seen(c, g, m->n_tokens);
     t->n_blocks = m->n_full;
     t->first = first < m->n_full ? first : m->n_full;
     for (uint32_t i = m->n_full; i > 0; i--, node = node->parent) {
         t->blocks[i - 1] = i > t->first ? node->blocks[g] : -1;
         if (i > t->first) kv_pool_hold(c->pools[g], node->blocks[g]);
+        if (g == 0 && node->n_uses < UINT32_MAX) node->n_uses++;
     }
 }
 
@@ -390,6 +393,79 @@ const kv_pool *kv_cache_pool(const kv_cache *c, uint32_t g) {
 
 uint64_t kv_cache_n_evicted(const kv_cache *c) {
     return c->n_evicted;
+}
+
+/* Keeping. */
+
+uint32_t kv_cache_full_mask(const kv_cache *c) {
+    uint32_t mask = 0;
+    for (uint32_t g = 0; g < c->params.n_groups; g++) mask |= (uint32_t)is_full(c, g) << g;
+    return mask;
+}
+
+typedef struct {
+    const kv_node *node;
+    size_t order;
+} ranked;
+
+static int more_used(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->node->n_uses != y->node->n_uses) return x->node->n_uses > y->node->n_uses ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* By uses, then the latest first: a parent was let go after its children, and used as often. */
+ridge_status kv_cache_ranked(const kv_cache *c, const kv_node ***out, size_t *n, ridge_error *err) {
+    uint32_t g = 0;
+    while (!is_full(c, g)) g++;
+    const kv_pool *pool = c->pools[g];
+    size_t most = c->tree != NULL ? kv_pool_n_cached(pool) : 0;
+    ranked *all = mem_zalloc(most + 1, sizeof *all);
+    const kv_node **nodes = mem_zalloc(most + 1, sizeof *nodes);
+    if (all == NULL || nodes == NULL) {
+        mem_free(all);
+        mem_free(nodes);
+        return RIDGE_FAIL(err, RIDGE_ENOMEM, "the prefixes to keep");
+    }
+    *n = 0;
+    for (int32_t b = kv_pool_older(pool, -1); b >= 0; b = kv_pool_older(pool, b), (*n)++)
+        all[*n] = (ranked){c->owners[g][b], *n};
+    qsort(all, *n, sizeof *all, more_used);
+    for (size_t i = 0; i < *n; i++) nodes[i] = all[i].node;
+    mem_free(all);
+    *out = nodes;
+    return RIDGE_OK;
+}
+
+kv_node *kv_cache_restore(kv_cache *c, kv_node *parent, uint64_t salt, const int32_t *tokens,
+                          uint32_t n, uint32_t mask) {
+    uint32_t common;
+    ridge_assert((mask & kv_cache_full_mask(c)) == kv_cache_full_mask(c));
+    for (uint32_t g = 0; g < c->params.n_groups; g++)
+        if ((mask >> g & 1) != 0 && kv_pool_n_free(c->pools[g]) == 0) return NULL;
+    if (parent == NULL) parent = kv_prefix_root(c->tree, salt, true);
+    if (parent == NULL) return NULL;
+    kv_node *node = NULL;
+    if (kv_prefix_nearest(parent, tokens, n, &common) == NULL || common < n)
+        node = kv_prefix_insert(c->tree, parent, tokens, n);
+    if (node == NULL) {
+        kv_prefix_prune(c->tree, parent);
+        return NULL;
+    }
+    for (uint32_t g = 0; g < c->params.n_groups; g++) {
+        int32_t block;
+        if ((mask >> g & 1) == 0) continue;
+        ridge_status status = kv_pool_alloc(c->pools[g], &block);
+        ridge_assert(status == RIDGE_OK); /* seen above */
+        name_block(c, node, g, block);
+    }
+    return node;
+}
+
+void kv_cache_settle(kv_cache *c, kv_node *const *nodes, size_t n) {
+    while (n-- > 0)
+        for (uint32_t g = 0; g < c->params.n_groups && nodes[n] != NULL; g++)
+            if (nodes[n]->blocks[g] >= 0) kv_pool_release(c->pools[g], nodes[n]->blocks[g]);
 }
 
 /* Checking. */

@@ -19,6 +19,8 @@
 #ifndef RIDGE_KV_CACHE_H
 #define RIDGE_KV_CACHE_H
 
+#include <stddef.h>
+
 #include "kv/prefix.h"
 #include "kv/table.h"
 
@@ -89,6 +91,21 @@ uint32_t kv_cache_window_blocks(uint32_t window, uint32_t block_size, uint32_t n
  * the child that comes nearest to tokens [n] (those of the sequence from n_left_at on). */
 uint32_t kv_cache_nearest(const kv_match *m, const int32_t *tokens, uint32_t n, int32_t *out,
                           uint32_t max);
+
+/* Keeping prefixes beyond the process (engine/prefix_file.h). */
+
+/* The nodes that nobody holds, the most used first, among equals the latest; a node comes after its
+ * parent, unless that is a root. *out: [*n], owned (mem_free). */
+ridge_status kv_cache_ranked(const kv_cache *c, const kv_node ***out, size_t *n,
+                             ridge_error *err) RIDGE_CHECKED;
+/* A node for tokens [n] below `parent` (NULL: the root of `salt`), with a new block in the groups
+ * of the mask, all full ones among them, held until kv_cache_settle: to be filled by the caller.
+ * NULL: no room, or they are known. */
+kv_node *kv_cache_restore(kv_cache *c, kv_node *parent, uint64_t salt, const int32_t *tokens,
+                          uint32_t n, uint32_t mask);
+/* Lets go of what was restored, in reverse: the first was the most used. NULLs are passed over. */
+void kv_cache_settle(kv_cache *c, kv_node *const *nodes, size_t n);
+uint32_t kv_cache_full_mask(const kv_cache *c); /* of groups: bit g */
 
 uint32_t kv_cache_capacity(const kv_cache *c);                    /* blocks of a full group */
 uint32_t kv_cache_n_available(const kv_cache *c, uint32_t group); /* free or cached */

@@ -111,6 +111,12 @@ int32_t kv_pool_oldest(const kv_pool *p) {
     return p->n_cached > 0 ? (int32_t)p->blocks[p->n_blocks].next : -1;
 }
 
+int32_t kv_pool_older(const kv_pool *p, int32_t block) {
+    uint32_t at = block < 0 ? p->n_blocks : (uint32_t)block;
+    ridge_assert(block < 0 || is_cached(state_of(p, block)));
+    return p->blocks[at].previous == p->n_blocks ? -1 : (int32_t)p->blocks[at].previous;
+}
+
 uint32_t kv_pool_size(const kv_pool *p) {
     return p->n_blocks;
 }

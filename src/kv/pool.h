@@ -31,6 +31,8 @@ void kv_pool_release(kv_pool *p, int32_t block);
 void kv_pool_keep(kv_pool *p, int32_t block);
 void kv_pool_forget(kv_pool *p, int32_t block);
 int32_t kv_pool_oldest(const kv_pool *p); /* of the cached ones; -1: none */
+/* Of the cached ones the newest (block -1), or that which was let go before `block`; -1: none. */
+int32_t kv_pool_older(const kv_pool *p, int32_t block);
 
 uint32_t kv_pool_size(const kv_pool *p);
 uint32_t kv_pool_n_free(const kv_pool *p);

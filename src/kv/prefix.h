@@ -27,6 +27,7 @@ struct kv_node {
     kv_node *parent;               /* of a root: the tree's own top */
     uint32_t n_tokens;             /* 1 to block_size */
     uint32_t n_users;              /* sequences that stand here; cache.h's */
+    uint32_t n_uses;               /* how often a sequence came this way, capped; cache.h's */
     int32_t blocks[KV_MAX_GROUPS]; /* -1: none */
     const int32_t *tokens;         /* [n_tokens] */
     /* the tree's: the children as a treap, left and right among siblings */
@@ -40,6 +41,9 @@ void kv_prefix_destroy(kv_prefix *t); /* NULL allowed */
 
 /* A tenant's root, without blocks. NULL: unknown; with `make`, that no node is free. */
 kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make);
+/* Whose: the salt of a node's root. */
+uint64_t kv_prefix_salt(const kv_node *node);
+bool kv_prefix_is_root(const kv_prefix *t, const kv_node *node);
 /* The child that shares the longest beginning with tokens [n]: *common >= 1 of them. NULL: no child
  * begins with the first. */
 kv_node *kv_prefix_nearest(const kv_node *parent, const int32_t *tokens, uint32_t n,

@@ -309,7 +309,7 @@ uint32_t sched_n_running(const scheduler *s) {
     return s->running.n;
 }
 
-const kv_cache *sched_cache(const scheduler *s) {
+kv_cache *sched_cache(const scheduler *s) {
     return s->cache;
 }
 

@@ -73,8 +73,8 @@ void sched_commit(scheduler *s, bool computed);
 
 uint32_t sched_n_waiting(const scheduler *s);
 uint32_t sched_n_running(const scheduler *s);
-/* The cache's blocks of a group (kv/cache.h), to read. */
-const kv_cache *sched_cache(const scheduler *s);
+/* The cache's blocks (kv/cache.h): to read; and to keep and restore while nothing runs. */
+kv_cache *sched_cache(const scheduler *s);
 
 typedef struct {
     uint64_t queries, hits; /* tokens of prompts looked up, and found, at their first admission */
