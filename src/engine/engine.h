@@ -95,6 +95,7 @@ engine_request engine_request_default(void); /* greedy, to the end of the contex
 /* The steps that one phase of a request took: up to its first token, or after it. */
 typedef struct {
     uint32_t n_steps;
+    uint32_t n_mixed; /* of them: with prompts of others, too */
     uint64_t n_seqs;  /* in all of them together, itself included */
     double seconds;   /* of all of them */
     double others_s;  /* of that: what the prompts of others added (usage.h) */

@@ -37,6 +37,7 @@ double step_others_share(const step_cost *c, uint32_t n_others) {
 void phase_add_step(engine_phase *p, const step_cost *c, uint32_t n_own, bool again) {
     double others = c->seconds * step_others_share(c, c->n_prompt_tokens - n_own);
     p->n_steps++;
+    p->n_mixed += c->n_prompt_tokens > n_own;
     p->n_seqs += c->n_seqs;
     p->seconds += c->seconds;
     p->others_s += others;

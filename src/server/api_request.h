@@ -48,7 +48,8 @@ typedef struct {
     const char *model_id, *model_root; /* other names are 404 */
 } api_names;
 
-/* Fills *out (zeroed by the caller) or sets *e; api_request_free in both cases. */
+/* Fills *out (zeroed by the caller, but for `explain`) or sets *e; api_request_free in both cases.
+ */
 bool api_request_read(api_request *out, api_kind kind, const char *body, size_t n,
                       const server_backend *backend, const api_names *names, api_error *e);
 void api_request_free(api_request *r); /* may be called again */

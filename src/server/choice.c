@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "server/explain.h"
+
 static bool is_chat(const choice *c) {
     return c->request->kind == API_CHAT;
 }
@@ -256,4 +258,9 @@ void choice_write_whole(const choice *c, buf *out) {
     write_logprobs(c, out);
     write_ending(c, out);
     buf_putc(out, '}');
+}
+
+void choice_explain(const choice *c, buf *out) {
+    buf_printf(out, "\"index\":%u,", c->index);
+    explain_write(&c->usage, c->measured.end_seen_s - c->measured.arrived_s, out);
 }

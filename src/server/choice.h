@@ -47,5 +47,7 @@ void choice_clear(choice *c);
 /* One element of "choices": a chunk's delta, or the whole. `role`: the delta announces it. */
 void choice_write_chunk(const choice *c, bool role, buf *out);
 void choice_write_whole(const choice *c, buf *out);
+/* Once finished: where its time went, as the members of an object. */
+void choice_explain(const choice *c, buf *out);
 
 #endif

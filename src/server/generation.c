@@ -104,6 +104,24 @@ static void write_metrics(const generation *g, buf *out) {
     buf_putc(out, '}');
 }
 
+/* What was asked for with `explain`: of the choice that kept the client waiting longest, and of
+ * several each. */
+static void write_explanation(const generation *g, buf *out) {
+    const choice *slowest = &g->choices[0];
+    if (!g->request.explain) return;
+    for (uint32_t i = 1; i < g->n_choices; i++)
+        if (g->choices[i].measured.end_seen_s > slowest->measured.end_seen_s)
+            slowest = &g->choices[i];
+    buf_puts(out, ",\"ridge\":{");
+    choice_explain(slowest, out);
+    for (uint32_t i = 0; g->n_choices > 1 && i < g->n_choices; i++) {
+        buf_puts(out, i == 0 ? ",\"choices\":[{" : ",{");
+        choice_explain(&g->choices[i], out);
+        buf_puts(out, i + 1 == g->n_choices ? "}]" : "}");
+    }
+    buf_putc(out, '}');
+}
+
 static void write_envelope(const generation *g, bool chunk, buf *out) {
     const char *object = g->kind == API_COMPLETIONS ? "text_completion"
                          : chunk                    ? "chat.completion.chunk"
@@ -147,6 +165,9 @@ static void send_chunk(generation *g, choice *c, bool role, bool first) {
         buf_putc(out, ',');
         write_usage(g, out);
     }
+    /* Without a usage chunk the last chunk has it. */
+    if (g->n_live == 0 && c->finish != ENGINE_RUNNING && !role && !g->request.include_usage)
+        write_explanation(g, out);
     buf_putc(out, '}');
     send_out(g);
 }
@@ -173,6 +194,7 @@ static void end_stream(generation *g) {
         buf_puts(&g->out, ",\"choices\":[],");
         write_usage(g, &g->out);
         write_metrics(g, &g->out);
+        write_explanation(g, &g->out);
         buf_putc(&g->out, '}');
         send_out(g);
     }
@@ -192,6 +214,7 @@ static void reply_whole(generation *g) {
     buf_puts(out, "],");
     write_usage(g, out);
     write_metrics(g, out);
+    write_explanation(g, out);
     write_prompt_ids(g, &g->choices[0], out);
     buf_putc(out, '}');
     conn_reply_json(g->conn, 200, out);
@@ -351,6 +374,12 @@ static void on_expired(void *self) {
     fail_answer(g, &e);
 }
 
+/* In place of the body's field, for clients that cannot add to their bodies. */
+static bool asks_to_explain(const conn *c) {
+    const char *value = http_head_find(&c->head, "X-Ridge-Explain");
+    return value != NULL && (strcmp(value, "1") == 0 || strcmp(value, "true") == 0);
+}
+
 static void begin(conn *c, api_kind kind) {
     generation *g = mem_zalloc(1, sizeof *g);
     if (g == NULL) {
@@ -369,6 +398,7 @@ static void begin(conn *c, api_kind kind) {
     c->body = (buf){0};
     g->created = (int64_t)time(NULL);
     g->arrived_s = clock_now_s();
+    g->request.explain = asks_to_explain(c);
     evutil_snprintf(g->id, sizeof g->id, "%s-%s", kind == API_CHAT ? "chatcmpl" : "cmpl",
                     c->request_id);
     conn_wait(c, (conn_work){g, on_gone, on_expired});

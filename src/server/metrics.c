@@ -81,10 +81,12 @@ void metrics_submitted(metrics *m, metrics_sequence *s, double arrived_s, uint32
 
 /* All tokens of a step have its time: a gap is one between steps, as a client sees it. */
 static void add_token(metrics *m, metrics_sequence *s, double step_s, double now_s) {
-    if (s->n_tokens++ == 0)
+    if (s->n_tokens++ == 0) {
+        s->first_seen_s = now_s;
         histogram_add(&m->ttft, now_s - s->arrived_s);
-    else if (step_s > s->last_s)
+    } else if (step_s > s->last_s) {
         histogram_add(&m->itl, step_s - s->last_s);
+    }
     s->last_s = step_s;
 }
 
@@ -115,6 +117,7 @@ void metrics_event(metrics *m, metrics_sequence *s, const engine_event *e, doubl
     if (e->has_token) add_token(m, s, e->time_s, now_s);
     if (e->finish == ENGINE_RUNNING) return;
     m->n_live--;
+    s->end_seen_s = now_s;
     add_finished(m, s, e, now_s);
 }
 

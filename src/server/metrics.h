@@ -48,8 +48,9 @@ typedef struct {
 
 /* What is to be remembered of a sequence between its events. */
 typedef struct {
-    double arrived_s; /* clock_now_s when the request had come in */
-    double last_s;    /* of the step that gave its last token; 0: none yet */
+    double arrived_s;                /* clock_now_s when the request had come in */
+    double last_s;                   /* of the step that gave its last token; 0: none yet */
+    double first_seen_s, end_seen_s; /* when its first token and its last event came; 0: not yet */
     uint32_t n_tokens;
     uint32_t n_allowed; /* the most that it may generate */
 } metrics_sequence;

@@ -209,3 +209,28 @@ def test_busy_server_stays_well(serve, model):
         time.sleep(.02)
     assert after.get("vllm:num_requests_running") == after.get("vllm:num_requests_waiting") == 0
     assert after.get("ridge:engine_silent_seconds") == 0 and server.request("/health")[0] == 200
+
+
+def test_explained_answers(own):
+    """Alone, and in a queue behind another: the parts add up, and the reason is the right one."""
+    ask = {"ridge": {"explain": True}, "prompt": "The quick brown fox", "ignore_eos": True, "temperature": 0}
+    assert "ridge" not in complete(own, "x", 2)
+    alone = own.json("/v1/completions", {**ask, "max_tokens": 30})
+    said = alone["ridge"]
+    assert said["computed_tokens"] + said["cached_tokens"] == alone["usage"]["prompt_tokens"]
+    assert said["cached_tokens"] == alone["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert said["mean_batch"] == 1 and said["steps"] >= 2 and said["preemptions"] == said["requests_ahead"] == 0
+    assert said["main_reason"] == max(said["parts_ms"], key=said["parts_ms"].get)
+    assert sum(said["parts_ms"].values()) == pytest.approx(said["total_ms"], rel=.05)
+    assert said["queue_ms"] + said["prefill_ms"] + said["decode_ms"] <= said["total_ms"] * 1.001
+    assert said["explanation"].endswith(".") and f"of {said['total_ms']:.0f} ms" in said["explanation"]
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        first = [pool.submit(own.json, "/v1/completions", {**ask, "max_tokens": 60}) for _ in range(8)]
+        while Scrape(own).get("vllm:num_requests_waiting") < 4:
+            time.sleep(.005)
+        late = pool.submit(own.json, "/v1/completions", {**ask, "max_tokens": 1, "ridge": None},
+                           headers={"X-Ridge-Explain": "1"})
+        said = late.result()["ridge"]
+        assert said["main_reason"] == "queue" and said["requests_ahead"] >= 5
+        assert "Waiting in the queue" in said["explanation"]
+        assert max(f.result()["ridge"]["mean_batch"] for f in first) > 2

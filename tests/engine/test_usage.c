@@ -59,6 +59,7 @@ static void test_phases(void **state) {
     assert_near(p.compute_s, 50);
     phase_add_step(&p, &c, 8, true);
     assert_int_equal(p.n_seqs, 6);
+    assert_int_equal(p.n_mixed, 1);
     assert_near(p.others_s, 25);
     assert_near(p.again_s, 50);
     c.flops = 10;

@@ -1,5 +1,5 @@
-/* /metrics and the watchdog over HTTP, on a fake engine: what is there at once, after requests,
- * during one, and while the model loads. */
+/* What the server says about itself, over HTTP on a fake engine: /metrics at once, after requests,
+ * during one and while the model loads; the watchdog; explained answers. */
 #include "server_fixture.h"
 
 static char *scrape(const fixture *f) {
@@ -133,12 +133,88 @@ static void test_watchdog(void **state) {
     stop(&f);
 }
 
+static json_t *complete(const fixture *f, const char *headers, const char *body) {
+    buf all = {0};
+    buf_printf(&all, "%s" CLOSE, headers);
+    char *request = http("POST", "/v1/completions", all.data, body);
+    char *answer = exchange(f, request);
+    json_t *root = body_json(answer);
+    mem_free(request);
+    mem_free(answer);
+    buf_free(&all);
+    return root;
+}
+
+static void test_explained_answers(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    static const struct {
+        const char *headers, *body;
+        bool explained;
+    } cases[] = {
+        {"", "{\"prompt\":\"a\"}", false},
+        {"", "{\"prompt\":\"a\",\"ridge\":{\"explain\":true}}", true},
+        {"X-Ridge-Explain: 1\r\n", "{\"prompt\":\"a\"}", true},
+        {"X-Ridge-Explain: 0\r\n", "{\"prompt\":\"a\"}", false},
+        {"X-Ridge-Explain: 1\r\n", "{\"prompt\":\"a\",\"ridge\":{\"explain\":false}}", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *r = complete(&f, cases[i].headers, cases[i].body);
+        json_t *ours = json_object_get(r, "ridge");
+        assert_int_equal(ours != NULL, cases[i].explained);
+        if (ours != NULL) {
+            assert_string_equal(json_string_value(json_object_get(ours, "main_reason")), "decode");
+            assert_true(json_real_value(json_object_get(ours, "prefill_ms")) == 500);
+            assert_null(json_object_get(ours, "choices"));
+        }
+        json_decref(r);
+    }
+    json_t *r = complete(&f, "", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"ridge\":{\"explain\":true}}");
+    json_t *each = json_object_get(json_object_get(r, "ridge"), "choices");
+    assert_int_equal(json_array_size(each), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(each, i), "index")), i);
+    json_decref(r);
+    stop(&f);
+}
+
+/* In a stream the usage chunk has it, or else the last chunk with a choice; never both. */
+static void test_explained_streams(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    static const char *const bodies[] = {
+        CHAT ",\"n\":2,\"stream\":true,\"ridge\":{\"explain\":true},"
+             "\"stream_options\":{\"include_usage\":true}}",
+        CHAT ",\"n\":2,\"stream\":true,\"ridge\":{\"explain\":true}}",
+        CHAT ",\"max_tokens\":1,\"stream\":true,\"ridge\":{\"explain\":true}}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        char *answer = ask(&f, "POST", "/v1/chat/completions", bodies[i]);
+        char *body = strstr(answer, "\r\n\r\n") + 4;
+        unchunk(body);
+        assert_int_equal(count(body, "\"ridge\":{"), 1);
+        char *last = strstr(body, "\"ridge\":{"), *end = strstr(last, "\n\n");
+        assert_string_equal(end, "\n\ndata: [DONE]\n\n");
+        while (strncmp(last, "data: ", 6) != 0) last--;
+        *end = '\0';
+        json_t *chunk = json_loads(last + 6, 0, NULL);
+        assert_non_null(chunk);
+        json_t *choice = json_array_get(json_object_get(chunk, "choices"), 0);
+        assert_int_equal(choice == NULL, i == 0);
+        assert_int_equal(json_is_string(json_object_get(choice, "finish_reason")), i != 0);
+        json_decref(chunk);
+        mem_free(answer);
+    }
+    stop(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_before_and_after),
-        cmocka_unit_test(test_while_one_streams),
-        cmocka_unit_test(test_while_loading),
-        cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_before_and_after),  cmocka_unit_test(test_while_one_streams),
+        cmocka_unit_test(test_while_loading),     cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_explained_answers), cmocka_unit_test(test_explained_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

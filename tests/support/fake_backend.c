@@ -126,7 +126,10 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
                                  .ttft_s = .75,
                                  .prefill_s = .5,
                                  .decode_s = s->n_sampled > 1 ? 2 : 0,
-                                 .prefill = {.n_steps = 1, .n_seqs = 1, .seconds = .5}};
+                                 .prefill = {.n_steps = 1, .n_seqs = 1, .seconds = .5},
+                                 .decode = {.seconds = s->n_sampled > 1 ? 2 : 0,
+                                            .n_steps = s->n_sampled - 1,
+                                            .n_seqs = s->n_sampled - 1}};
     }
     push_event(f, s, &e, &text);
     buf_free(&text);
