@@ -193,6 +193,38 @@ int cpus_usable(void) {
     return n < 1 ? 1 : n;
 }
 
+/* The value of a line "key<blanks>: value"; NULL: another key. */
+static char *value_of(char *line, const char *key) {
+    size_t n = strlen(key);
+    if (strncmp(line, key, n) != 0) return NULL;
+    line += n + strspn(line + n, " \t");
+    if (*line != ':') return NULL;
+    line += 1 + strspn(line + 1, " \t");
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+}
+
+char *cpus_name(const char *root, char *out, size_t size) {
+    char path[256], line[512], implementer[32] = "", *value;
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+    snprintf(out, size, "unknown");
+    FILE *f = fopen(path, "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        if ((value = value_of(line, "model name")) != NULL) {
+            snprintf(out, size, "%s", value);
+            break;
+        }
+        if ((value = value_of(line, "CPU implementer")) != NULL)
+            snprintf(implementer, sizeof implementer, "%s", value);
+        if ((value = value_of(line, "CPU part")) != NULL) {
+            snprintf(out, size, "Arm implementer %s part %s", implementer, value);
+            break;
+        }
+    }
+    if (f != NULL) fclose(f);
+    return out;
+}
+
 ridge_status cpu_mask_make(cpu_mask *out, const int *ids, int n, ridge_error *err) {
     int most = 0;
     for (int i = 0; i < n; i++) most = ids[i] > most ? ids[i] : most;

@@ -35,6 +35,10 @@ int cpus_quota(const char *root);
 /* How many processors this process may use: the mask, and no more than the quota; at least 1. */
 int cpus_usable(void);
 
+/* The processors' name as /proc/cpuinfo has it: its model name, or on Arm, which has none there,
+ * what implementer and part it names; "unknown" without either. Cut to size; returns out. */
+char *cpus_name(const char *root, char *out, size_t size);
+
 /* A thread's mask as the system takes it, made once so that setting it needs no memory. */
 typedef struct {
     void *set; /* cpu_set_t of size bytes */

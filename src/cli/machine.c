@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -14,44 +15,29 @@
 #define CACHE_LIMIT ((size_t)1 << 20)
 #define WORKING_SET_LIMIT ((uint64_t)1 << 30) /* beyond this the memory is the roof in any case */
 
-char *machine_cpu_name(void) {
-    char line[512], *name = NULL;
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    while (f != NULL && name == NULL && fgets(line, sizeof line, f) != NULL) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
-        colon[1 + strcspn(colon + 1, "\n")] = '\0';
-        name = mem_strdup(colon + 1 + strspn(colon + 1, " "));
-    }
-    if (f != NULL) fclose(f);
-    return name != NULL ? name : mem_strdup("unknown");
-}
-
 char *machine_text(const char *isa, int n_threads) {
-    char *cpu = machine_cpu_name();
+    char cpu[256];
+    cpus_name("", cpu, sizeof cpu);
     buf b = {0};
-    buf_printf(&b, "%s, %d thread%s, %s", cpu != NULL ? cpu : "", n_threads,
-               plural((uint64_t)n_threads), isa);
-    mem_free(cpu);
+    buf_printf(&b, "%s, %d thread%s, %s", cpu, n_threads, plural((uint64_t)n_threads), isa);
     return buf_take(&b);
 }
 
 void machine_json(buf *b, const char *isa, int n_threads) {
-    char *cpu = machine_cpu_name();
+    char cpu[256];
+    cpus_name("", cpu, sizeof cpu);
     buf_puts(b, "\"cpu\":");
-    buf_json_string(b, cpu != NULL ? cpu : "", cpu != NULL ? strlen(cpu) : 0);
+    buf_json_string(b, cpu, strlen(cpu));
     buf_printf(b, ",\"threads\":%d,\"isa\":\"%s\"", n_threads, isa);
-    mem_free(cpu);
 }
 
 static char *cache_key(const char *isa, int n_threads, uint64_t working_set) {
     int bits = 20;
     while (bits < 30 && (uint64_t)1 << bits < working_set) bits++;
-    char *cpu = machine_cpu_name();
+    char cpu[256];
+    cpus_name("", cpu, sizeof cpu);
     buf b = {0};
-    buf_printf(&b, "%s / %s / %d threads / %d MiB", cpu != NULL ? cpu : "", isa, n_threads,
-               1 << (bits - 20));
-    mem_free(cpu);
+    buf_printf(&b, "%s / %s / %d threads / %d MiB", cpu, isa, n_threads, 1 << (bits - 20));
     return buf_take(&b);
 }
 

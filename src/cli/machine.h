@@ -10,10 +10,7 @@
 
 typedef roof_peaks machine_peaks;
 
-/* "Intel(R) Xeon(R) ..." or "unknown"; owned (mem_free), NULL when out of memory. */
-char *machine_cpu_name(void);
-
-/* "CPU, 2 threads, avx512"; owned as above. */
+/* "CPU, 2 threads, avx512"; owned (mem_free), NULL when out of memory. */
 char *machine_text(const char *isa, int n_threads);
 /* The members "cpu", "threads" and "isa" of a JSON object. */
 void machine_json(buf *b, const char *isa, int n_threads);

@@ -312,12 +312,39 @@ static void test_usable(void **state) {
     cpu_list_free(&own);
 }
 
+static void expect_name(const char *cpuinfo, const char *expected) {
+    char root[] = "/tmp/ridge-cpus-XXXXXX", path[64], name[64];
+    assert_non_null(mkdtemp(root));
+    assert_string_equal(cpus_name(root, name, sizeof name), "unknown");
+    snprintf(path, sizeof path, "%s/proc", root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(cpuinfo, f);
+    fclose(f);
+    assert_string_equal(cpus_name(root, name, sizeof name), expected);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/proc", root);
+    rmdir(path);
+    rmdir(root);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    expect_name("processor\t: 0\nmodel\t\t: 207\nmodel name\t: Some CPU @ 2 GHz\nflags\t: x\n",
+                "Some CPU @ 2 GHz");
+    expect_name("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n",
+                "Arm implementer 0x41 part 0xd40");
+    expect_name("processor\t: 0\n", "unknown");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),       cmocka_unit_test(test_long_list_is_cut),
         cmocka_unit_test(test_quotas),      cmocka_unit_test(test_memory),
         cmocka_unit_test(test_mount_lines), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_usable),
+        cmocka_unit_test(test_usable),      cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
