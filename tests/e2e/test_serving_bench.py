@@ -1,0 +1,55 @@
+"""bench/serving.py: its arithmetic, what it skips, and one bar for real."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+import serving  # noqa: E402
+
+
+def bench(ridge, *args, status=None):
+    done = subprocess.run([sys.executable, ROOT / "bench" / "serving.py", *map(str, args)], capture_output=True, text=True,
+                          timeout=300, env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
+    assert status is None or done.returncode == status, done.stderr
+    return done
+
+
+def test_percentile():
+    assert serving.percentile([4, 1, 3, 2], 0.5) == 2.5
+    assert serving.percentile([7], 0.99) == 7
+    assert serving.percentile(range(101), 0.99) == pytest.approx(99)
+
+
+def stream(due_s, ttft_ms, *gaps):
+    return {"due_s": due_s, "ttft_ms": ttft_ms, "itl_ms": list(gaps)}
+
+
+def test_which_gaps_a_long_prompt_touches():
+    """It comes at 100 ms, its first token at 150."""
+    long = stream(0.1, 50, 1)
+    lines = [stream(0, 60, 10, 10, 10, 10, 30, 30, 10, 10), stream(0.02, 70, 5, 50, 20), long]
+    quiet, touched = serving.gaps_of(lines)
+    assert quiet == [10, 10, 10, 5]  # the first quarter are those of prompts that come at once
+    assert touched == [30, 30, 50, 20]
+    with pytest.raises(SystemExit, match="ended before"):
+        serving.gaps_of([stream(0, 60, 10, 10, 10), long])
+
+
+def test_what_cannot_be_measured_is_skipped(ridge, model):
+    model("smollm2-135m")
+    done = bench(ridge, "--bar", "5", "--json", model("smollm2-135m"), status=1)
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["skipped"] == "no --llama-server"
+    assert "expected a list such as 1,3" in bench(ridge, "--bar", "9", status=2).stderr
+
+
+def test_prefix_reuse(ridge, model):
+    done = bench(ridge, "--bar", "2", "--rounds", "1", "--requests", "3", "--json", model("smollm2-135m"))
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["answers_equal"]
+    assert result["kinds"]["on"]["cached"]["median"] > 0.5
+    assert result["kinds"]["off"]["cached"]["median"] == 0
