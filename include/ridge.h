@@ -24,7 +24,8 @@ extern "C" {
     X(ENOTFOUND, -7, "not found", 404)                                                             \
     X(ETIMEOUT, -8, "timed out", 504)                                                              \
     X(EUNSUPPORTED, -9, "not supported", 400)                                                      \
-    X(ETOOLARGE, -10, "too large", 413)
+    X(ETOOLARGE, -10, "too large", 413)                                                            \
+    X(EBUSY, -11, "too busy", 429)
 
 typedef enum {
 #define X(name, value, text, http) RIDGE_##name = value,
@@ -35,9 +36,10 @@ typedef enum {
 /* Filled by the function that fails; the first error wins until it is reset. Zero-initialise it. */
 typedef struct {
     ridge_status code;
-    char where[64];  /* what it concerns: a file, tensor, key, field; may be empty */
-    uint64_t offset; /* byte offset in the input where that makes sense, else 0 */
-    char text[512];  /* one line: what was found, what was expected */
+    char where[64];         /* what it concerns: a file, tensor, key, field; may be empty */
+    uint64_t offset;        /* byte offset in the input where that makes sense, else 0 */
+    char text[512];         /* one line: what was found, what was expected */
+    uint32_t retry_after_s; /* with EBUSY: a good time to try again; else 0 */
 } ridge_error;
 
 const char *ridge_version(void);

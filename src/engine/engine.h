@@ -184,8 +184,9 @@ typedef struct {
      * all without a target, are neither. */
     uint64_t slo_met, slo_missed;
     /* How far predictions were off, |predicted - taken| / taken: sums, and how many. */
-    double step_error_sum;
-    uint64_t step_predictions;
+    double step_error_sum, ttft_error_sum;
+    uint64_t step_predictions, ttft_predictions;
+    uint64_t shed;   /* requests refused for slo_ttft_s (engine_loop_stats) */
     double turned_s; /* clock_now_s when these were taken (engine_loop: its last turn) */
 } engine_stats;
 

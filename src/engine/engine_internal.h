@@ -24,12 +24,13 @@ struct request {
     engine_finish finish;
     ridge_error error;
     double arrived_s, scheduled_s, first_token_s, last_token_s; /* 0: not yet */
-    engine_phase prefill, decode;                               /* the steps it took part in */
-    engine_account steps;                                       /* the same, in bytes and FLOPs */
-    uint32_t n_ahead;          /* waiting or running when it came */
-    uint32_t n_preempted_seen; /* of seq.n_preempted; the last one of them ... */
-    uint32_t n_again;          /* ... threw away what up to here had been computed, but one */
-    engine_event *last_event;  /* with `finish`; its usage comes when the step is accounted for */
+    double predicted_ttft_s;      /* 0: not asked (engine/admission.h) */
+    engine_phase prefill, decode; /* the steps it took part in */
+    engine_account steps;         /* the same, in bytes and FLOPs */
+    uint32_t n_ahead;             /* waiting or running when it came */
+    uint32_t n_preempted_seen;    /* of seq.n_preempted; the last one of them ... */
+    uint32_t n_again;             /* ... threw away what up to here had been computed, but one */
+    engine_event *last_event; /* with `finish`; its usage comes when the step is accounted for */
     bool cancelled;
     /* Only with engine_params.checks: what its events have said. */
     buf said;

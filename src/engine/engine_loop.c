@@ -13,7 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
+#include "engine/admission.h"
 #include "engine/engine_internal.h"
 
 #define EVENT_QUEUE 65536 /* events that may lie untaken before the engine waits */
@@ -56,6 +58,8 @@ struct engine_loop {
     batch *out_first, *out_last;
     size_t n_out; /* events untaken */
 
+    admission admission; /* has its own rules */
+
     /* For stats: written by the engine's thread, read by any; each is right by itself. */
     _Atomic uint64_t stats[sizeof(engine_stats) / sizeof(uint64_t)];
 };
@@ -79,6 +83,12 @@ static void publish_stats(void *context) {
     memcpy(words, &stats, sizeof stats);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         atomic_store_explicit(&l->stats[i], words[i], memory_order_relaxed);
+}
+
+static void on_plan(void *context) {
+    engine_loop *l = context;
+    publish_stats(l);
+    admission_publish(&l->admission, l->engine, clock_now_s());
 }
 
 static batch *batch_create(const engine_event *events, size_t n) {
@@ -165,6 +175,7 @@ static bool take_commands(engine_loop *l, bool idle) {
     for (request *q = l->submitted_first; q != NULL; q = next) {
         next = q->next;
         q->next = NULL;
+        admission_take(&l->admission, q);
         engine_enqueue(l->engine, q);
     }
     l->submitted_first = l->submitted_last = NULL;
@@ -193,8 +204,9 @@ static void *loop_main(void *context) {
         set_state(l, LOOP_FAILED, NULL);
         return NULL;
     }
-    e->on_plan = publish_stats;
+    e->on_plan = on_plan;
     e->on_plan_context = l;
+    admission_init(&l->admission, e);
     set_state(l, LOOP_READY, e);
     publish_stats(l);
     bool busy = false;
@@ -330,6 +342,11 @@ ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_
     pthread_mutex_unlock(&l->lock);
     if (status != RIDGE_OK) return status;
     RIDGE_TRY(request_create(&q, l->engine, r, err));
+    status = admission_check(&l->admission, q, clock_now_s(), err);
+    if (status != RIDGE_OK) {
+        request_destroy(q);
+        return status;
+    }
     pthread_mutex_lock(&l->lock);
     status = may_submit(l, err);
     if (status == RIDGE_OK && !mem_grow((void **)&l->tickets, &l->tickets_capacity,
@@ -339,6 +356,7 @@ ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_
         *id = q->seq.id;
         *(l->submitted_last != NULL ? &l->submitted_last->next : &l->submitted_first) = q;
         l->submitted_last = q;
+        admission_accept(&l->admission, q);
         l->n_submitted++;
         l->tickets[l->n_unfinished++] = (ticket){.id = *id};
         pthread_cond_broadcast(&l->changed);
@@ -421,4 +439,5 @@ void engine_loop_stats(const engine_loop *l, engine_stats *out) {
         words[i] = atomic_load_explicit(&l->stats[i], memory_order_relaxed);
     memcpy(out, words, sizeof words);
     out->n_waiting += l->n_submitted;
+    out->shed = l->admission.n_shed;
 }

@@ -37,6 +37,7 @@ const engine *engine_loop_engine(const engine_loop *l);
 
 /* Checks and copies the request on the caller's thread, so a bad one fails here with its reason:
  * RIDGE_EINVAL / RIDGE_ENOMEM as engine_submit, RIDGE_EFULL when max_waiting wait,
+ * RIDGE_EBUSY when it would miss its target and those are shed (engine/admission.h),
  * RIDGE_ECANCEL when draining or not ready. */
 ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_t *id,
                                 ridge_error *err) RIDGE_CHECKED;

@@ -1,6 +1,8 @@
 /* engine/slo: see slo.h. */
 #include "engine/slo.h"
 
+#include <math.h>
+
 #define LONGEST_TARGET_S 1e6
 
 _Static_assert(COST_MAX_GROUPS == DEV_MAX_GROUPS, "a cost for every KV group");
@@ -49,6 +51,13 @@ cost_shape slo_cost_shape(const engine *e) {
         s.groups[g].bytes_per_token = (double)dev_kv_bytes_per_block(l, g) / l->block_size;
     }
     return s;
+}
+
+void slo_note_first_token(engine *e, const request *q) {
+    double taken = q->first_token_s - q->arrived_s;
+    if (q->predicted_ttft_s <= 0 || taken <= 0) return;
+    e->stats.ttft_error_sum += fabs(q->predicted_ttft_s - taken) / taken;
+    e->stats.ttft_predictions++;
 }
 
 static bool meets_targets(const engine_params *p, const request *q) {

@@ -9,6 +9,8 @@
 ridge_status slo_check_params(const engine_params *p, ridge_error *err) RIDGE_CHECKED;
 /* Of an open model, cache and known (or unknown) peaks. */
 cost_shape slo_cost_shape(const engine *e);
+/* q has its first token: as it was predicted? */
+void slo_note_first_token(engine *e, const request *q);
 /* q has ended: did it meet the targets? */
 void slo_note_end(engine *e, const request *q);
 

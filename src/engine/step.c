@@ -172,7 +172,10 @@ static void sample(engine *e, request *q, const float *logits) {
     event->position = q->seq.n_tokens;
     sampler_draw(e->sampler, &p, q->counts, logits, event->position, &event->token);
     q->last_token_s = clock_now_s();
-    if (q->n_output == 0) q->first_token_s = q->last_token_s;
+    if (q->n_output == 0) {
+        q->first_token_s = q->last_token_s;
+        slo_note_first_token(e, q);
+    }
     e->stats.generation_tokens++;
     engine_finish finish = accept_token(e, q, event->token.id);
     size_t text_start = e->event_text[event - e->events];

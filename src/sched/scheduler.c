@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+#define MEAN_RATE 0.05 /* of means of recent requests */
+
 /* Sequences in the served order, linked through themselves. */
 typedef struct {
     sequence *first, *last;
@@ -20,8 +22,10 @@ struct scheduler {
     sched_prefix_stats prefix;
     cost_model cost;
     pace pace;
-    cost_work work; /* of what is planned */
-    bool prompts;   /* are any in it? */
+    cost_work work;                          /* of what is planned */
+    bool prompts;                            /* are any in it? */
+    bool short_of_blocks;                    /* somebody waits for them */
+    double steps_per_answer, computed_share; /* recent means; backlog.h */
 };
 
 /* From the back: arrivals come in order, so the place is nearly always found at once. */
@@ -75,6 +79,7 @@ out_of_memory:
 
 void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
     cost_init(&s->cost, shape);
+    s->computed_share = 1;
     s->pace.target_s = tpot_s;
 }
 
@@ -111,9 +116,17 @@ static void release_blocks(scheduler *s, sequence *q) {
     q->n_computed = q->n_scheduled = 0;
 }
 
+static void note_answer(scheduler *s, const sequence *q) {
+    double n = q->n_tokens - q->n_prompt, mean = s->steps_per_answer;
+    s->steps_per_answer = mean > 0 ? mean + MEAN_RATE * (n - mean) : n;
+}
+
 void sched_remove(scheduler *s, sequence *q) {
     if (q->state == SEQUENCE_WAITING) queue_remove(&s->waiting, q);
-    if (q->state == SEQUENCE_RUNNING) queue_remove(&s->running, q);
+    if (q->state == SEQUENCE_RUNNING) {
+        queue_remove(&s->running, q);
+        note_answer(s, q);
+    }
     release_blocks(s, q);
     q->state = SEQUENCE_DONE;
 }
@@ -200,6 +213,8 @@ static void look_around(sequence *q, const kv_match *m) {
 
 static void note_hits(scheduler *s, sequence *q, uint32_t n_cached) {
     q->n_cached = n_cached;
+    double computed = 1 - (double)n_cached / q->n_tokens;
+    s->computed_share += MEAN_RATE * (computed - s->computed_share);
     if (q->no_match || !s->params.prefix_caching) return;
     s->prefix.queries += q->n_tokens;
     s->prefix.hits += n_cached;
@@ -229,6 +244,7 @@ static bool start(scheduler *s, sequence *q, const kv_match *found, uint32_t spa
 
 static void admit(scheduler *s, uint32_t *budget) {
     uint32_t n_growing = 0;
+    s->short_of_blocks = false;
     for (const sequence *q = s->running.first; q != NULL && s->waiting.n > 0; q = q->next)
         n_growing += may_grow(s, q);
     while (*budget > 0 && !s->pace.full && s->waiting.n > 0 &&
@@ -236,8 +252,9 @@ static void admit(scheduler *s, uint32_t *budget) {
         sequence *q = s->waiting.first;
         kv_match m = find(s, q, q->n_tokens - 1);
         n_growing += may_grow(s, q);
-        if (should_wait(s, q, &m) || !start(s, q, &m, spare_blocks(s, n_growing)))
-            return; /* nobody overtakes */
+        if (should_wait(s, q, &m)) return; /* nobody overtakes */
+        s->short_of_blocks = !start(s, q, &m, spare_blocks(s, n_growing));
+        if (s->short_of_blocks) return;
         give_prompt(s, q, budget);
     }
 }
@@ -299,6 +316,29 @@ void sched_commit(scheduler *s, bool computed) {
         kv_cache_commit(s->cache, &q->kv, q->tokens, q->n_computed, prompt_done);
     }
     s->n_planned = 0;
+}
+
+static void add_running(const scheduler *s, const sequence *q, backlog *out) {
+    uint32_t known = q->n_computed + q->n_scheduled, lacks = q->n_tokens - known;
+    if (lacks == 0 || (lacks == 1 && q->n_tokens > q->n_prompt)) {
+        out->n_decoding++;
+        cost_add(&s->cost.shape, &out->decodes, known, 1, 1);
+    } else {
+        backlog_class_add(&out->running, &s->cost.shape, known, lacks);
+    }
+}
+
+void sched_get_backlog(const scheduler *s, backlog *out) {
+    *out = (backlog){.rates = s->cost.rates,
+                     .n_running = s->running.n,
+                     .n_places = s->short_of_blocks ? s->running.n : s->params.max_num_seqs,
+                     .steps_per_answer = s->steps_per_answer,
+                     .computed_share = s->computed_share};
+    if (s->n_planned > 0) out->step_s = cost_predict(&s->cost, &s->work);
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_running(s, q, out);
+    for (const sequence *q = s->waiting.first; q != NULL; q = q->next)
+        backlog_class_add(&out->waiting[backlog_class_of(q->priority)], &s->cost.shape, 0,
+                          q->n_tokens);
 }
 
 uint32_t sched_n_waiting(const scheduler *s) {

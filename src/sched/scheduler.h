@@ -18,6 +18,7 @@
 #ifndef RIDGE_SCHED_SCHEDULER_H
 #define RIDGE_SCHED_SCHEDULER_H
 
+#include "sched/backlog.h"
 #include "sched/cost.h"
 #include "sched/pace.h"
 #include "sched/sequence.h"
@@ -81,6 +82,9 @@ typedef struct {
 } sched_prefix_stats;
 
 sched_prefix_stats sched_get_prefix_stats(const scheduler *s);
+
+/* How things will stand after the planned step. */
+void sched_get_backlog(const scheduler *s, backlog *out);
 
 /* Asserts: every block is held as often as tables of running sequences name it; waiting ones hold
  * none; queues are in order and counted. Slow. */

@@ -53,6 +53,7 @@ bool api_fail_from(api_error *e, const char *param, const ridge_error *err) {
     if (status == 413) status = 400;
     if (status == 499) status = 503;
     const char *text = err->text[0] != '\0' ? err->text : ridge_status_text(err->code);
+    e->retry_after_s = err->retry_after_s;
     return api_fail(e, status, param, "%s", text);
 }
 

@@ -5,8 +5,9 @@
 #include "base/buf.h"
 
 typedef struct {
-    int status;     /* 0: no error */
-    char param[64]; /* the field concerned; "": none */
+    int status;             /* 0: no error */
+    uint32_t retry_after_s; /* of a 429 or 503; 0: 1 */
+    char param[64];         /* the field concerned; "": none */
     char message[640];
 } api_error;
 

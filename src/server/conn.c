@@ -109,7 +109,8 @@ static void write_common_headers(const conn *c, buf *b) {
 }
 
 static void write_status_headers(const conn *c, int status, buf *b) {
-    if (status == 429 || status == 503) buf_puts(b, "Retry-After: 1\r\n");
+    if (status == 429 || status == 503)
+        buf_printf(b, "Retry-After: %u\r\n", c->retry_after_s > 0 ? c->retry_after_s : 1);
     if (status == 401) buf_puts(b, "WWW-Authenticate: Bearer\r\n");
     if (status == 405) buf_printf(b, "Allow: %s, OPTIONS\r\n", c->allowed);
     if (status != 204) return;
@@ -138,7 +139,9 @@ void conn_reply(conn *c, int status, const char *type, const char *data, size_t 
 void conn_fail(conn *c, const api_error *e) {
     buf b = {0};
     api_error_write(e, &b);
+    c->retry_after_s = e->retry_after_s;
     conn_reply_json(c, e->status, &b);
+    c->retry_after_s = 0;
     buf_free(&b);
 }
 

@@ -73,7 +73,8 @@ struct conn {
     const char *allowed;   /* methods of its path, for a 405 */
     conn_work work;
     int64_t started_us;
-    int status; /* of the answer, for the log */
+    int status;             /* of the answer, for the log */
+    uint32_t retry_after_s; /* of that, if it is a 429 or 503 */
     char request_id[129];
     char peer[64];
 };

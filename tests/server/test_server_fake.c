@@ -258,6 +258,16 @@ static void test_limits(void **state) {
     assert_int_equal(status_of(answer), 429);
     assert_non_null(strstr(answer, "Retry-After: 1\r\n"));
     mem_free(answer);
+    fake_backend_set_busy(f.fake, 9);
+    answer = ask(&f, "POST", "/v1/completions", "{\"prompt\":\"a\",\"stream\":true}");
+    assert_int_equal(status_of(answer), 429);
+    assert_non_null(strstr(answer, "Retry-After: 9\r\n"));
+    assert_non_null(strstr(answer, "the first token would come after about 9.1 s"));
+    assert_non_null(strstr(answer, "\"type\":\"RateLimitError\",\"param\":null,\"code\":429"));
+    mem_free(answer);
+    fake_backend_set_busy(f.fake, 0);
+    wait_live(&f, 0); /* those that came in before the third choice did not */
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 200);
     int idle[4];
     for (int i = 0; i < 4; i++) idle[i] = dial(&f);
     int64_t deadline = clock_now_us() + 5000000;

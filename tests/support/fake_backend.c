@@ -37,7 +37,7 @@ struct fake_backend {
     const char *script;
     int step_us;
     size_t max_live, n_live, n_cancelled;
-    uint32_t max_model_len;
+    uint32_t max_model_len, retry_after_s;
     uint64_t last_id;
     int fd;
     fake_sequence *live[MAX_LIVE];
@@ -243,6 +243,9 @@ static ridge_status submit(void *self, const engine_request *r, uint64_t *id, ri
     pthread_mutex_lock(&f->lock);
     if (f->draining) {
         status = RIDGE_FAIL(err, RIDGE_ECANCEL, "draining");
+    } else if (f->retry_after_s > 0) {
+        if (err != NULL) err->retry_after_s = f->retry_after_s;
+        status = RIDGE_FAIL(err, RIDGE_EBUSY, "the first token would come after about 9.1 s");
     } else if (f->n_live >= f->max_live || f->n_live >= MAX_LIVE) {
         status = RIDGE_FAIL(err, RIDGE_EFULL, "full");
     } else {
@@ -365,6 +368,12 @@ void fake_backend_set_state(fake_backend *f, engine_loop_state state) {
     f->state = state;
     pthread_mutex_unlock(&f->lock);
     signal_fd(f);
+}
+
+void fake_backend_set_busy(fake_backend *f, uint32_t retry_after_s) {
+    pthread_mutex_lock(&f->lock);
+    f->retry_after_s = retry_after_s;
+    pthread_mutex_unlock(&f->lock);
 }
 
 size_t fake_backend_n_live(fake_backend *f) {

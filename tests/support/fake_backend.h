@@ -18,6 +18,8 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
 void fake_backend_destroy(fake_backend *f);
 void fake_backend_set_state(fake_backend *f, engine_loop_state state);
 void fake_backend_set_stuck(fake_backend *f, bool stuck); /* makes no step */
+/* From now on submit fails with RIDGE_EBUSY and this advice; 0: not any more. */
+void fake_backend_set_busy(fake_backend *f, uint32_t retry_after_s);
 size_t fake_backend_n_live(fake_backend *f);
 size_t fake_backend_n_cancelled(fake_backend *f);
 

@@ -1,0 +1,54 @@
+/* sched/backlog: the work before a new request, as a summary, and when its first token would come.
+ *
+ * The summary is a plain value that the scheduler's thread fills when a step is planned, so that
+ * others can predict from a copy. A request waits for the prompts before it in the served order and
+ * for a place among the running ones, in steps that those who decode share:
+ *
+ *     seconds = (what the prompts before it and its own add to steps) + (steps) * (a step without)
+ *
+ * with as many steps as the budget of tokens, the target of the time per token (pace.h) or the
+ * places ask for. That is no more than an estimate: who comes later with a higher priority, how
+ * long answers will be, and what of a prompt is cached are not known; the means of those before
+ * stand in. Pure.
+ */
+#ifndef RIDGE_SCHED_BACKLOG_H
+#define RIDGE_SCHED_BACKLOG_H
+
+#include "sched/cost.h"
+
+/* Priorities within a class count as equal: -8 and below, -7, ..., 6, 7 and above. */
+#define BACKLOG_CLASSES 16
+
+typedef struct {
+    uint32_t n;           /* sequences */
+    double n_tokens;      /* of theirs that are not computed yet */
+    double attention_ops; /* of those tokens */
+} backlog_class;
+
+typedef struct {
+    cost_rates rates;
+    double step_s; /* of the step that is planned; the rest is as it will be after it */
+    uint32_t n_running, n_decoding;
+    uint32_t n_places;     /* that can run at once: fewer than the limit while blocks are short */
+    cost_work decodes;     /* of those that decode, in one step */
+    backlog_class running; /* with some of their prompt to come: before whoever waits */
+    backlog_class waiting[BACKLOG_CLASSES];
+    double steps_per_answer; /* recent mean; 0: no answer has ended yet */
+    double computed_share;   /* of prompts, recent mean: the rest was cached */
+} backlog;
+
+/* What never changes. */
+typedef struct {
+    const cost_shape *shape;
+    uint32_t max_num_batched_tokens;
+    double tpot_s; /* 0: none */
+} backlog_machine;
+
+uint32_t backlog_class_of(int priority);
+void backlog_class_add(backlog_class *c, const cost_shape *shape, uint32_t first, uint32_t n);
+/* Seconds from the planned step's end until a request of so many tokens of prompt that has come by
+ * then has its first token. */
+double backlog_first_token_s(const backlog *b, const backlog_machine *m, int priority,
+                             uint32_t n_prompt);
+
+#endif
