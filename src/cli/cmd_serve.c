@@ -129,6 +129,8 @@ int cmd_serve(int argc, char **argv) {
         {"request-timeout", CLI_DOUBLE, &s->request_timeout_s, "seconds for an answer (0: any)"},
         {"shutdown-timeout", CLI_DOUBLE, &s->shutdown_timeout_s,
          "seconds for what runs at the end"},
+        {"record", CLI_STRING, &s->record_path,
+         "write a line per request to this file: arrival, lengths, block hashes, times; no text"},
         {"watchdog", CLI_DOUBLE, &s->watchdog_s,
          "seconds without a step, though there is work, after which /health is 503 (0: never)"},
         {"metrics-legacy-names", CLI_FLAG, &s->legacy_metric_names,

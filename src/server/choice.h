@@ -8,6 +8,7 @@
 
 #include "server/api_request.h"
 #include "server/metrics.h"
+#include "server/record.h"
 
 typedef struct generation generation;
 
@@ -24,6 +25,7 @@ typedef struct {
     engine_finish finish;
     engine_usage usage; /* once finished */
     metrics_sequence measured;
+    record_entry *recorded; /* NULL: not, or written */
 
     /* what has come since the last choice_clear */
     buf text;

@@ -24,6 +24,7 @@ struct generation {
     api_error error;
     int64_t created;
     double arrived_s;
+    uint64_t number; /* of the server's requests */
     char id[160];
     choice *choices; /* [n_choices], by prompt, then by sample */
     uint32_t n_choices;
@@ -257,11 +258,25 @@ static void measure_prompts(const generation *g) {
     }
 }
 
+static void finish_record(const generation *g, choice *c) {
+    const metrics_sequence *m = &c->measured;
+    if (c->recorded == NULL) return;
+    record_outcome o = {.ttft_s = m->first_seen_s > 0 ? m->first_seen_s - m->arrived_s : 0,
+                        .e2e_s = m->end_seen_s - m->arrived_s,
+                        .n_output = c->n_tokens,
+                        .finish = c->finish,
+                        .usage = &c->usage};
+    record_finished(g->server->record, c->recorded, &o);
+    c->recorded = NULL;
+    server_flush_soon(g->server);
+}
+
 static void take_event(choice *c, const engine_event *e) {
     generation *g = c->owner;
     api_error error = {0};
     choice_event(c, e);
     metrics_event(&g->server->metrics, &c->measured, e, clock_now_s());
+    if (!c->live) finish_record(g, c);
     if (!c->live) g->n_live--;
     if (!c->live && g->n_live == 0 && g->error.status == 0) measure_prompts(g);
     if (g->conn == NULL) {
@@ -296,6 +311,17 @@ static uint32_t n_allowed(const generation *g, const choice *c) {
     return r->max_tokens > 0 && r->max_tokens < room ? r->max_tokens : room;
 }
 
+static void begin_record(const generation *g, choice *c) {
+    if (g->server->record == NULL) return;
+    record_arrival a = {.request = g->number,
+                        .arrived_s = g->arrived_s,
+                        .prompt = c->prompt->ids,
+                        .n_prompt = c->prompt->n_ids,
+                        .salt = g->request.engine.cache_salt,
+                        .priority = g->request.engine.priority};
+    c->recorded = record_arrived(g->server->record, &a);
+}
+
 static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *e) {
     const server_backend *b = &g->server->backend;
     ridge_error err = {0};
@@ -310,6 +336,7 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
         g->n_live++;
         metrics_submitted(&g->server->metrics, &c->measured, g->arrived_s, n_allowed(g, c),
                           clock_now_s());
+        begin_record(g, c);
         return true;
     }
     if (status == RIDGE_EFULL) {
@@ -399,6 +426,7 @@ static void begin(conn *c, api_kind kind) {
     c->body = (buf){0};
     g->created = (int64_t)time(NULL);
     g->arrived_s = clock_now_s();
+    g->number = g->server->n_requests++;
     g->request.explain = asks_to_explain(c);
     evutil_snprintf(g->id, sizeof g->id, "%s-%s", kind == API_CHAT ? "chatcmpl" : "cmpl",
                     c->request_id);

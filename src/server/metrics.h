@@ -37,8 +37,9 @@ typedef struct {
     uint64_t finished[ENGINE_ERROR + 1]; /* [engine_finish] */
     uint64_t rejected[METRICS_N_REJECTIONS];
     uint64_t cached_tokens;
-    histogram ttft, itl, tpot;                              /* seconds */
-    histogram e2e, queue, inference, prefill, decode;       /* seconds */
+    uint64_t n_recorded, n_record_lost;               /* set by who records, before each scrape */
+    histogram ttft, itl, tpot;                        /* seconds */
+    histogram e2e, queue, inference, prefill, decode; /* seconds */
     histogram n_prompt, n_generated, n_computed, n_allowed; /* tokens of a sequence */
     histogram n_longest, n_choices;                         /* of a prompt */
 

@@ -291,6 +291,9 @@ static void write_held(const writer *w) {
 
 static void write_state(const writer *w, const metrics *m, const engine_stats *s, double now_s) {
     gauge(w, "ridge:engine_ready", "1 once the model has been loaded.", m->ready);
+    counter(w, "ridge:recorded_total", "Lines for the file of --record.", (double)m->n_recorded);
+    counter(w, "ridge:record_lost_total", "Lines that the file could not take.",
+            (double)m->n_record_lost);
     gauge(w, "ridge:engine_silent_seconds",
           "While it has work: since the engine last began or ended a step.",
           metrics_silent_s(m, s, now_s));

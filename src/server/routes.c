@@ -48,6 +48,10 @@ static void handle_metrics(conn *c) {
     api_error e = {0};
     server_state(s, NULL);
     s->backend.stats(s->backend.self, &stats);
+    if (s->record != NULL) {
+        s->metrics.n_recorded = record_n_lines(s->record);
+        s->metrics.n_record_lost = record_n_lost(s->record);
+    }
     const buf *text = metrics_write(&s->metrics, &stats, clock_now_s());
     if (text != NULL) {
         conn_reply(c, 200, METRICS_CONTENT_TYPE, text->data, text->len);

@@ -154,6 +154,7 @@ engine_loop_state server_state(server *s, ridge_error *err) {
         log_printf(s->params.log, LOG_INFO, "the model is ready");
         metrics_model_is_ready(&s->metrics, info.max_model_len, &info.cache, info.peak_bytes_per_s,
                                info.peak_flops_per_s);
+        if (s->record != NULL) record_begin(s->record, clock_now_s());
         s->ready = true;
     }
     return state;
@@ -166,6 +167,19 @@ static void on_backend(evutil_socket_t fd, short what, void *context) {
     if (s->failure.code == RIDGE_OK && server_state(s, &s->failure) == LOOP_FAILED)
         event_base_loopbreak(s->base);
     s->backend.take(s->backend.self, generation_on_event, s);
+}
+
+static void on_record(evutil_socket_t fd, short what, void *context) {
+    server *s = context;
+    (void)fd;
+    (void)what;
+    record_flush(s->record);
+    if (!record_is_flushed(s->record)) server_flush_soon(s);
+}
+
+void server_flush_soon(server *s) {
+    struct timeval second = {1, 0};
+    if (!event_pending(s->record_event, EV_TIMEOUT, NULL)) event_add(s->record_event, &second);
 }
 
 static void on_pool(evutil_socket_t fd, short what, void *context) {
@@ -197,15 +211,18 @@ ridge_status server_open(server **out, const server_params *params, const server
     if (status == RIDGE_OK) status = pool_create(&s->pool, params->n_workers, err);
     if (status == RIDGE_OK)
         status = metrics_init(&s->metrics, params->model_id, params->legacy_metric_names, err);
+    if (status == RIDGE_OK && params->record_path != NULL)
+        status = record_open(&s->record, params->record_path, params->log, err);
     if (status == RIDGE_OK) {
         short flags = EV_READ | EV_PERSIST;
         s->backend_event = event_new(s->base, s->backend.fd(s->backend.self), flags, on_backend, s);
         s->pool_event = event_new(s->base, pool_fd(s->pool), flags, on_pool, s);
         s->drain_event = event_new(s->base, -1, EV_PERSIST, on_drain_tick, s);
+        s->record_event = evtimer_new(s->base, on_record, s);
         if (params->stop_fd >= 0)
             s->stop_event = event_new(s->base, params->stop_fd, flags, on_stop, s);
         if (s->backend_event == NULL || s->pool_event == NULL || s->drain_event == NULL ||
-            (params->stop_fd >= 0 && s->stop_event == NULL))
+            s->record_event == NULL || (params->stop_fd >= 0 && s->stop_event == NULL))
             status = RIDGE_FAIL(err, RIDGE_ENOMEM, "event loop");
     }
     if (status != RIDGE_OK) {
@@ -247,8 +264,10 @@ void server_close(server *s) {
     if (s->pool_event != NULL) event_free(s->pool_event);
     if (s->stop_event != NULL) event_free(s->stop_event);
     if (s->drain_event != NULL) event_free(s->drain_event);
+    if (s->record_event != NULL) event_free(s->record_event);
     if (s->listener != NULL) evconnlistener_free(s->listener);
     if (s->base != NULL) event_base_free(s->base);
     metrics_deinit(&s->metrics);
+    record_close(s->record);
     mem_free(s);
 }

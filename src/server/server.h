@@ -34,6 +34,7 @@ typedef struct {
     double watchdog_s;         /* an engine that has work and makes no step for so long is said to
                                   be dead (/health is 503); 0: never */
     int n_workers;
+    const char *record_path;  /* a line per sequence is written there (record.h); NULL: none */
     bool legacy_metric_names; /* /metrics has vLLM's old names, too */
     bool verbose;             /* one log line per request */
     const log_sink *log;      /* borrowed */

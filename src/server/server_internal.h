@@ -10,6 +10,7 @@
 #include "server/http_head.h"
 #include "server/metrics.h"
 #include "server/pool.h"
+#include "server/record.h"
 #include "server/server.h"
 
 #define HEAVY_BODY_BYTES (256 * 1024) /* what parsing and tokenizing may need seconds for */
@@ -34,11 +35,16 @@ struct server {
     bool cancelled;  /* the drain deadline has passed */
     int64_t created; /* unix time of the start, for /v1/models */
     metrics metrics;
+    uint64_t n_requests; /* generations so far */
+    record *record;      /* NULL: none */
+    struct event *record_event;
     ridge_error failure;
 };
 
 /* The backend's state; the first time that it is LOOP_READY, what then becomes known is noted. */
 engine_loop_state server_state(server *s, ridge_error *err);
+/* Something has been recorded: it is written within a second. */
+void server_flush_soon(server *s);
 
 /* ---- conn.c: one client ---- */
 

@@ -234,3 +234,38 @@ def test_explained_answers(own):
         assert said["main_reason"] == "queue" and said["requests_ahead"] >= 5
         assert "Waiting in the queue" in said["explanation"]
         assert max(f.result()["ridge"]["mean_batch"] for f in first) > 2
+
+
+def test_record_and_replay(ridge, serve, model, tmp_path):
+    """--record writes a Mooncake trace: equal prefixes, equal names, a tenant's own; no text; and it can be replayed."""
+    path = tmp_path / "trace.jsonl"
+    server = serve(model(MODEL), "--record", path)
+    ids = [server.json("/tokenize", {"prompt": w, "add_special_tokens": False})["tokens"][0] for w in ("one", " two")]
+    system = ids * 256  # a block of 512
+    complete(server, system + ids, 2)
+    complete(server, system + ids[:1], 3, priority=2)
+    complete(server, system + ids, 1, cache_salt="other")
+    complete(server, ids, 4, n=2, seed=3)
+    body = json.dumps({"prompt": ids, "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert s.recv(10)
+    deadline = time.monotonic() + 20
+    while Scrape(server).get("ridge:recorded_total") < 6 and time.monotonic() < deadline:
+        time.sleep(.05)
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["hash_ids"] for line in lines] == [[0, 1], [0, 2], [3, 4], [5], [5], [5]]
+    assert [line["input_length"] for line in lines] == [514, 513, 514, 2, 2, 2]
+    assert [line["output_length"] for line in lines[:5]] == [2, 3, 1, 4, 4]
+    assert [line["finish_reason"] for line in lines] == ["length"] * 5 + ["abort"]
+    assert [line["priority"] for line in lines] == [0, 2, 0, 0, 0, 0]
+    assert [line["request"] for line in lines] == [0, 1, 2, 3, 3, 4]
+    times = [line["timestamp"] for line in lines]
+    assert times == sorted(times) and all(isinstance(t, int) for t in times)
+    assert all(0 <= line["queue_ms"] <= line["ttft_ms"] <= line["e2e_ms"] for line in lines)
+    assert all(set(line) == set(lines[0]) for line in lines)
+    assert "two" not in path.read_text()
+    again = serve(model(MODEL))
+    done = ridge.json("load", again.url, "--trace", path, "--trace-speed", 10, "--max-output-len", 20, "--json")
+    assert done["requests"]["ok"] == 6 if "requests" in done else done
