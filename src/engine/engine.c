@@ -209,6 +209,24 @@ ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id, rid
     return RIDGE_OK;
 }
 
+/* The group that keeps the whole context, if there is one; else the first. */
+static uint32_t whole_group(const engine *e) {
+    const dev_kv_layout *l = &e->kv_layout;
+    for (uint32_t g = 0; g < l->n_groups; g++)
+        if (l->groups[g].window == 0) return g;
+    return 0;
+}
+
+static void count_held(const engine *e, engine_stats *out) {
+    uint32_t g = whole_group(e);
+    for (const request *q = e->live; q != NULL; q = q->next) {
+        const sequence *s = &q->seq;
+        if (s->state != SEQUENCE_RUNNING) continue;
+        out->kv_tokens_reserved += (uint64_t)s->kv.tables[g].n_blocks * e->params.block_size;
+        out->kv_tokens_used += s->n_computed + s->n_scheduled;
+    }
+}
+
 void engine_get_stats(const engine *e, engine_stats *out) {
     *out = e->stats; /* what is counted below is 0 there */
     out->n_waiting = engine_n_waiting(e);
@@ -220,11 +238,14 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
         out->kv_blocks += e->kv_layout.groups[g].n_blocks;
         out->kv_blocks_used += e->kv_layout.groups[g].n_blocks - kv_cache_n_available(cache, g);
-        out->kv_blocks_cached += kv_pool_n_cached(kv_cache_pool(cache, g));
+        uint32_t n_cached = kv_pool_n_cached(kv_cache_pool(cache, g));
+        out->kv_blocks_cached += n_cached;
+        out->kv_bytes_cached += n_cached * dev_kv_bytes_per_block(&e->kv_layout, g);
     }
     out->prefix_queries = sched_get_prefix_stats(e->sched).queries;
     out->prefix_hits = sched_get_prefix_stats(e->sched).hits;
     out->kv_blocks_evicted = kv_cache_n_evicted(cache);
+    count_held(e, out);
 }
 
 size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max) {
@@ -296,10 +317,8 @@ void engine_peaks(const engine *e, double *bytes_per_s, double *flops_per_s) {
 
 engine_cache_info engine_get_cache_info(const engine *e) {
     const dev_kv_layout *l = &e->kv_layout;
-    uint32_t whole = 0;
-    for (uint32_t g = 1; g < l->n_groups; g++)
-        if (l->groups[g].window == 0) whole = g;
     return (engine_cache_info){.block_size = l->block_size,
-                               .n_blocks = l->groups[whole].n_blocks,
-                               .type = l->type == DEV_KV_F32 ? "f32" : "f16"};
+                               .n_blocks = l->groups[whole_group(e)].n_blocks,
+                               .type = l->type == DEV_KV_F32 ? "f32" : "f16",
+                               .prefix_caching = e->params.prefix_caching};
 }

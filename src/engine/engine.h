@@ -170,14 +170,20 @@ typedef struct {
     /* Of the KV groups together: all; held by running sequences; held by none, but kept; of full
      * groups, given up for others so far. */
     uint64_t kv_blocks, kv_blocks_used, kv_blocks_cached, kv_blocks_evicted;
+    uint64_t kv_bytes_cached; /* in kv_blocks_cached */
+    /* Of the running sequences, in the group that keeps the whole context: room in their blocks,
+     * and what is in it, in tokens; a block of several counts with each. */
+    uint64_t kv_tokens_reserved, kv_tokens_used;
     uint64_t prefix_queries, prefix_hits; /* tokens of prompts looked up, and found */
     uint64_t steps, preemptions;
     uint64_t prompt_tokens, generation_tokens; /* each counts once, however often it is computed */
-    uint64_t finished[ENGINE_ERROR + 1];       /* requests by engine_finish */
-    double step_s;                             /* time spent in steps */
-    double flops, weight_bytes, kv_bytes;      /* of all steps */
+    uint64_t prompt_tokens_cached,
+        prompt_tokens_computed;           /* of prompt_tokens: the one or the other */
+    uint64_t finished[ENGINE_ERROR + 1];  /* requests by engine_finish */
+    double step_s;                        /* time spent in steps */
+    double flops, weight_bytes, kv_bytes; /* of all steps */
     double roof_s; /* what they would have taken at the roof; 0 while the peaks are unknown */
-    double memory_bound_s, compute_bound_s;       /* parts of step_s; both 0 likewise */
+    double memory_bound_s, compute_bound_s, unknown_bound_s; /* step_s, by what bounds the steps */
     uint64_t step_tokens[ENGINE_STEP_BOUNDS + 1]; /* steps by their tokens: at most each bound */
     uint64_t step_tokens_sum;
     /* Answers that met all the targets there are, and others (errors too). Cancelled requests, and

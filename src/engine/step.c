@@ -287,7 +287,10 @@ static void account_step(engine *e, const sched_plan *plan, double start) {
         uint32_t reached = q->seq.n_computed + q->seq.n_scheduled;
         if (reached > q->seq.n_prompt) reached = q->seq.n_prompt;
         if (reached <= q->n_counted) continue; /* computed again after a preemption */
+        uint32_t n_cached = q->n_counted == 0 ? q->seq.n_cached : 0;
         e->stats.prompt_tokens += reached - q->n_counted;
+        e->stats.prompt_tokens_cached += n_cached;
+        e->stats.prompt_tokens_computed += reached - q->n_counted - n_cached;
         q->n_counted = reached;
     }
 }

@@ -61,4 +61,6 @@ void stats_add_step(engine_stats *s, const step_cost *c) {
         s->compute_bound_s += c->seconds;
     else if (peaks_are_known(c))
         s->memory_bound_s += c->seconds;
+    else
+        s->unknown_bound_s += c->seconds;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/explain.h"
+#include "server/miss.h"
 
 static bool is_chat(const choice *c) {
     return c->request->kind == API_CHAT;
@@ -130,7 +131,8 @@ void choice_init(choice *c, generation *owner, const api_request *r, const api_p
 }
 
 void choice_free(choice *c) {
-    buf *all[] = {&c->text, &c->ids, &c->entries, &c->tokens, &c->values, &c->tops, &c->offsets};
+    buf *all[] = {&c->text,   &c->ids,  &c->entries, &c->tokens,
+                  &c->values, &c->tops, &c->offsets, &c->miss};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
 }
 
@@ -147,6 +149,13 @@ static void add_token(choice *c, const sampler_result *t) {
         add_completion_logprob(c, t->id, t, c->request->engine.special);
 }
 
+static void note_miss(choice *c, const engine_usage *u) {
+    const engine_request *r = &c->request->engine;
+    bool asked = c->backend->info(c->backend->self).cache.prefix_caching && !r->no_cache &&
+                 r->prompt_logprobs < 0;
+    miss_write(c->backend, c->prompt->ids, (uint32_t)c->prompt->n_ids, u, asked, &c->miss);
+}
+
 void choice_event(choice *c, const engine_event *e) {
     if (e->is_prompt)
         add_completion_logprob(c, e->token.id, &e->token, true);
@@ -158,6 +167,8 @@ void choice_event(choice *c, const engine_event *e) {
     c->finish = e->finish;
     c->stop_string = e->stop_string;
     c->usage = e->usage;
+    c->usage.miss = (engine_miss){0}; /* it dies with the event */
+    if (c->request->explain) note_miss(c, &e->usage);
 }
 
 /* Prompt logprobs wait for the first token: before it there is nothing to show. */
@@ -263,4 +274,7 @@ void choice_write_whole(const choice *c, buf *out) {
 void choice_explain(const choice *c, buf *out) {
     buf_printf(out, "\"index\":%u,", c->index);
     explain_write(&c->usage, c->measured.end_seen_s - c->measured.arrived_s, out);
+    buf_puts(out, ",\"prefix_cache\":{");
+    write_parts(&c->miss, out);
+    buf_putc(out, '}');
 }

@@ -26,6 +26,7 @@ typedef struct {
     engine_usage usage; /* once finished */
     metrics_sequence measured;
     record_entry *recorded; /* NULL: not, or written */
+    buf miss;               /* with `explain`, once finished: where it left the prefix cache */
 
     /* what has come since the last choice_clear */
     buf text;

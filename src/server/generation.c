@@ -329,6 +329,7 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     r.prompt = c->prompt->ids;
     r.n_prompt = c->prompt->n_ids;
     r.sampling.choice = sample;
+    r.explain = g->request.explain;
     r.user = c;
     ridge_status status = b->submit(b->self, &r, &c->id, &err);
     if (status == RIDGE_OK) {

@@ -96,7 +96,6 @@ static void add_finished(metrics *m, const metrics_sequence *s, const engine_eve
     const engine_usage *u = &e->usage;
     bool ran = u->prefill.n_steps > 0;
     m->finished[e->finish]++;
-    m->cached_tokens += u->cached_tokens;
     histogram_add(&m->e2e, now_s - s->arrived_s);
     histogram_add(&m->n_prompt, u->prompt_tokens);
     histogram_add(&m->n_generated, u->completion_tokens);

@@ -36,7 +36,6 @@ typedef struct {
     double last_submit_s;
     uint64_t finished[ENGINE_ERROR + 1]; /* [engine_finish] */
     uint64_t rejected[METRICS_N_REJECTIONS];
-    uint64_t cached_tokens;
     uint64_t n_recorded, n_record_lost;               /* set by who records, before each scrape */
     histogram ttft, itl, tpot;                        /* seconds */
     histogram e2e, queue, inference, prefill, decode; /* seconds */

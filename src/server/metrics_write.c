@@ -112,13 +112,13 @@ static double part_of(double x, double whole) {
     return whole > 0 ? x / whole : 0;
 }
 
-static void write_cache(const writer *w, const metrics *m, const engine_stats *s) {
+static void write_cache(const writer *w, const engine_stats *s) {
     gauge(w, "vllm:kv_cache_usage_perc", "The part of the KV cache's blocks in use, 0 to 1.",
           part_of((double)s->kv_blocks_used, (double)s->kv_blocks));
     counter(w, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-            0);
+            (double)s->prefix_queries);
     counter(w, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-            (double)m->cached_tokens);
+            (double)s->prefix_hits);
     static const char *const absent[] = {"vllm:external_prefix_cache_queries_total",
                                          "vllm:external_prefix_cache_hits_total",
                                          "vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"};
@@ -126,14 +126,14 @@ static void write_cache(const writer *w, const metrics *m, const engine_stats *s
         counter(w, absent[i], "Of a cache that this server has not got.", 0);
 }
 
-static void write_tokens(const writer *w, const metrics *m, const engine_stats *s) {
-    double prompt = (double)s->prompt_tokens, cached = (double)m->cached_tokens;
+static void write_tokens(const writer *w, const engine_stats *s) {
+    double prompt = (double)s->prompt_tokens, cached = (double)s->prompt_tokens_cached;
     counter(w, "vllm:prompt_tokens_total", "Prompt tokens processed, cached ones too.", prompt);
     counter(w, "vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
             cached);
     family(w, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by their source.");
     series(w, "vllm:prompt_tokens_by_source_total", "source=\"local_compute\"",
-           prompt > cached ? prompt - cached : 0);
+           (double)s->prompt_tokens_computed);
     series(w, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", cached);
     series(w, "vllm:prompt_tokens_by_source_total", "source=\"external_kv_transfer\"", 0);
     counter(w, "vllm:generation_tokens_total", "Tokens generated.", (double)s->generation_tokens);
@@ -213,10 +213,12 @@ static void write_legacy(const writer *w, const metrics *m, const engine_stats *
     gauge(w, "vllm:gpu_cache_usage_perc", "Now vllm:kv_cache_usage_perc.", usage);
     gauge(w, "vllm:cpu_cache_usage_perc", "Of a cache that this server has not got.", 0);
     gauge(w, "vllm:num_requests_swapped", "Sequences swapped out: none ever.", 0);
-    counter(w, "vllm:gpu_prefix_cache_queries_total", "Now vllm:prefix_cache_queries_total.", 0);
-    counter(w, "vllm:gpu_prefix_cache_hits_total", "Now vllm:prefix_cache_hits_total.",
-            (double)m->cached_tokens);
-    gauge(w, "vllm:gpu_prefix_cache_hit_rate", "Hits per query since the start, 0 to 1.", 0);
+    double queries = (double)s->prefix_queries, hits = (double)s->prefix_hits;
+    counter(w, "vllm:gpu_prefix_cache_queries_total", "Now vllm:prefix_cache_queries_total.",
+            queries);
+    counter(w, "vllm:gpu_prefix_cache_hits_total", "Now vllm:prefix_cache_hits_total.", hits);
+    gauge(w, "vllm:gpu_prefix_cache_hit_rate", "Hits per query since the start, 0 to 1.",
+          part_of(hits, queries));
     write_histogram(w, "vllm:time_per_output_token_seconds",
                     "Now vllm:inter_token_latency_seconds.", &m->itl);
 }
@@ -260,8 +262,7 @@ static void write_steps(const writer *w, const engine_stats *s) {
            "Seconds in steps, by what bounds them at the roof.");
     series(w, "ridge:step_seconds_total", "bound=\"memory\"", s->memory_bound_s);
     series(w, "ridge:step_seconds_total", "bound=\"compute\"", s->compute_bound_s);
-    double unknown = s->step_s - s->memory_bound_s - s->compute_bound_s;
-    series(w, "ridge:step_seconds_total", "bound=\"unknown\"", unknown > 1e-9 ? unknown : 0);
+    series(w, "ridge:step_seconds_total", "bound=\"unknown\"", s->unknown_bound_s);
     counter(w, "ridge:roof_seconds_total", "What the steps would have taken at the roof.",
             s->roof_s);
     counter(w, "ridge:flops_total", "Operations of the steps.", s->flops);
@@ -270,23 +271,29 @@ static void write_steps(const writer *w, const engine_stats *s) {
     series(w, "ridge:bytes_total", "kind=\"kv_cache\"", s->kv_bytes);
 }
 
-static void write_promises(const writer *w) {
+static void write_promises(const writer *w, const engine_stats *s) {
     family(w, "ridge:slo_requests_total", "counter", "Sequences that met their targets, or not.");
-    series(w, "ridge:slo_requests_total", "met=\"true\"", 0);
-    series(w, "ridge:slo_requests_total", "met=\"false\"", 0);
-    counter(w, "ridge:step_predictions_total", "Steps whose time was predicted.", 0);
-    counter(w, "ridge:step_predicted_seconds_total", "What they were predicted to take.", 0);
-    counter(w, "ridge:step_prediction_error_seconds_total",
-            "How far off the predictions were, over or under.", 0);
+    series(w, "ridge:slo_requests_total", "met=\"true\"", (double)s->slo_met);
+    series(w, "ridge:slo_requests_total", "met=\"false\"", (double)s->slo_missed);
+    counter(w, "ridge:step_predictions_total", "Steps whose time was predicted.",
+            (double)s->step_predictions);
+    counter(w, "ridge:step_prediction_error_total",
+            "Sum of how far each prediction was off, as a part of the time that the step took.",
+            s->step_error_sum);
 }
 
-static void write_held(const writer *w) {
+static void write_held(const writer *w, const engine_stats *s) {
+    double room = (double)s->kv_tokens_reserved, used = (double)s->kv_tokens_used;
     gauge(w, "ridge:kv_cache_tokens_reserved", "Room in the blocks that sequences hold, in tokens.",
-          0);
-    gauge(w, "ridge:kv_cache_tokens_used", "Tokens in those blocks.", 0);
-    gauge(w, "ridge:kv_cache_waste", "The part of that room without a token in it, 0 to 1.", 0);
-    gauge(w, "ridge:prefix_cache_blocks", "Blocks that only the prefix cache holds.", 0);
-    gauge(w, "ridge:prefix_cache_bytes", "Bytes in them.", 0);
+          room);
+    gauge(w, "ridge:kv_cache_tokens_used", "Tokens in those blocks.", used);
+    gauge(w, "ridge:kv_cache_waste", "The part of that room without a token in it, 0 to 1.",
+          room > used ? part_of(room - used, room) : 0);
+    gauge(w, "ridge:prefix_cache_blocks", "Blocks that only the prefix cache holds.",
+          (double)s->kv_blocks_cached);
+    gauge(w, "ridge:prefix_cache_bytes", "Bytes of them.", (double)s->kv_bytes_cached);
+    counter(w, "ridge:prefix_cache_evicted_blocks_total", "Blocks that it had to give up.",
+            (double)s->kv_blocks_evicted);
 }
 
 static void write_state(const writer *w, const metrics *m, const engine_stats *s, double now_s) {
@@ -303,16 +310,16 @@ const buf *metrics_write(metrics *m, const engine_stats *s, double now_s) {
     buf_clear(&m->out);
     writer w = {&m->out, m->labels.data};
     write_queues(&w, s);
-    write_cache(&w, m, s);
+    write_cache(&w, s);
     write_infos(&w, m);
-    write_tokens(&w, m, s);
+    write_tokens(&w, s);
     write_speculation(&w);
     write_endings(&w, m);
     write_histograms(&w, m, s);
     write_rates(&w, m, s, now_s);
     write_steps(&w, s);
-    write_promises(&w);
-    write_held(&w);
+    write_promises(&w, s);
+    write_held(&w, s);
     write_state(&w, m, s, now_s);
     if (m->legacy) write_legacy(&w, m, s);
     return m->out.failed ? NULL : &m->out;

@@ -183,6 +183,7 @@ static void test_of_the_engine(void **state) {
                       .step_s = 10,
                       .memory_bound_s = 6,
                       .compute_bound_s = 3,
+                      .unknown_bound_s = 1,
                       .roof_s = 5,
                       .flops = 200,
                       .weight_bytes = 30,
