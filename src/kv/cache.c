@@ -267,6 +267,13 @@ void kv_cache_grow_windows(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
         if (!is_full(c, g)) grow(c, &s->tables[g], g, blocks_for(c, n_tokens));
 }
 
+void kv_cache_shrink(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
+    uint32_t n_blocks = blocks_for(c, n_tokens);
+    ridge_assert(n_blocks >= s->n_nodes);
+    for (uint32_t g = 0; g < c->params.n_groups; g++)
+        kv_table_cut(&s->tables[g], c->pools[g], n_blocks);
+}
+
 /* Entering what has been computed. */
 
 /* NULL: nowhere; a tenant's root that nobody needs any more goes then. */

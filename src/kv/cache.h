@@ -74,6 +74,8 @@ bool kv_cache_take(kv_cache *c, kv_seq *s, const kv_match *m, uint64_t salt, uin
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens);
 /* The same in the window groups, which must have the room (kv_cache_window_blocks). */
 void kv_cache_grow_windows(kv_cache *c, kv_seq *s, uint32_t n_tokens);
+/* Gives back, in all groups, what n_tokens don't need: blocks that hold nothing that is entered. */
+void kv_cache_shrink(kv_cache *c, kv_seq *s, uint32_t n_tokens);
 /* tokens [0, n) of s are computed: enters them into the tree (with `tail` the last block too), and
  * gives back what its windows have passed. */
 void kv_cache_commit(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n, bool tail);

@@ -28,6 +28,11 @@ ridge_status kv_table_grow(kv_table *t, kv_pool *p, uint32_t n_blocks) {
     return RIDGE_OK;
 }
 
+void kv_table_cut(kv_table *t, kv_pool *p, uint32_t n_blocks) {
+    while (t->n_blocks > n_blocks && t->n_blocks > t->first)
+        kv_pool_release(p, t->blocks[--t->n_blocks]);
+}
+
 void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first) {
     for (; t->first < first && t->first < t->n_blocks; t->first++) {
         kv_pool_release(p, t->blocks[t->first]);
@@ -36,6 +41,6 @@ void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first) {
 }
 
 void kv_table_release(kv_table *t, kv_pool *p) {
-    while (t->n_blocks > t->first) kv_pool_release(p, t->blocks[--t->n_blocks]);
+    kv_table_cut(t, p, t->first);
     t->first = t->n_blocks = 0;
 }

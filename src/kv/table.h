@@ -21,6 +21,8 @@ void kv_table_deinit(kv_table *t);
 
 /* Makes the table at least n_blocks long: all that is missing, or RIDGE_EFULL and no change. */
 ridge_status kv_table_grow(kv_table *t, kv_pool *p, uint32_t n_blocks) RIDGE_CHECKED;
+/* Gives back the blocks from n_blocks on. */
+void kv_table_cut(kv_table *t, kv_pool *p, uint32_t n_blocks);
 /* Gives back the blocks before `first`. */
 void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first);
 /* Gives every block back, the last first; the table is empty then. */

@@ -19,6 +19,9 @@ void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
     if (p->target_s <= 0) return;
     for (const sequence *q = running; q != NULL; q = q->next) {
         pace_add(&p->work, &cost->shape, q);
+        if (catches_up(q)) /* its guesses, each with logits of its own */
+            cost_add(&cost->shape, &p->work, q->n_computed + q->n_scheduled, q->n_draft,
+                     q->n_draft);
         decodes = decodes || (q->n_tokens > q->n_prompt && q->n_scheduled > 0 && catches_up(q));
     }
     if (!decodes) return;

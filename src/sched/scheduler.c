@@ -113,7 +113,7 @@ void sched_add(scheduler *s, sequence *q) {
 
 static void release_blocks(scheduler *s, sequence *q) {
     kv_cache_release(s->cache, &q->kv, q->tokens, q->n_computed);
-    q->n_computed = q->n_scheduled = 0;
+    q->n_computed = q->n_scheduled = q->n_draft = 0;
 }
 
 static void note_answer(scheduler *s, const sequence *q) {
@@ -269,6 +269,32 @@ static void weigh(scheduler *s) {
     }
 }
 
+static uint32_t min(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/* What guesses may take of the budget: it is kept for them while prompts take the rest. */
+static uint32_t hold_for_drafts(const scheduler *s, uint32_t budget) {
+    uint32_t n = 0;
+    for (const sequence *q = s->running.first; q != NULL; q = q->next)
+        n += min(q->n_draft, budget - n);
+    return n;
+}
+
+static void grant_drafts(scheduler *s, uint32_t *budget) {
+    for (sequence *q = s->running.first; q != NULL; q = q->next) {
+        uint32_t n = min(q->n_draft, *budget);
+        q->n_draft = 0;
+        if (n == 0 || q->n_computed + q->n_scheduled < q->n_tokens) continue;
+        ridge_assert(q->n_tokens + n < q->max_tokens);
+        if (!kv_cache_grow(s->cache, &q->kv, q->n_tokens + n)) /* no more than its blocks hold */
+            n = min(n, blocks_for(s, q->n_tokens) * s->params.block_size - q->n_tokens);
+        q->n_draft = n;
+        q->n_scheduled += n;
+        *budget -= n;
+    }
+}
+
 sched_plan sched_next(scheduler *s) {
     uint32_t budget = s->params.max_num_batched_tokens, n_preempted = 0;
     for (sequence *q = s->running.first, *next; q != NULL && budget > 0; q = next) {
@@ -278,9 +304,13 @@ sched_plan sched_next(scheduler *s) {
         give(q, 1, &budget);
     }
     pace_begin(&s->pace, &s->cost, s->running.first);
+    uint32_t held = hold_for_drafts(s, budget);
+    budget -= held;
     for (sequence *q = s->running.first; q != NULL && budget > 0; q = q->next)
         give_prompt(s, q, &budget);
     if (n_preempted == 0) admit(s, &budget);
+    budget += held;
+    grant_drafts(s, &budget);
 
     s->n_planned = 0;
     for (sequence *q = s->running.first; q != NULL; q = q->next) {
@@ -310,8 +340,9 @@ void sched_commit(scheduler *s, bool computed) {
     for (uint32_t i = 0; i < s->n_planned; i++) {
         sequence *q = s->planned[i];
         uint32_t before = q->n_computed;
-        if (computed) q->n_computed += q->n_scheduled;
-        q->n_scheduled = 0;
+        if (computed) q->n_computed += q->n_scheduled - q->n_draft;
+        if (q->n_draft > 0) kv_cache_shrink(s->cache, &q->kv, q->n_tokens);
+        q->n_scheduled = q->n_draft = 0;
         bool prompt_done = before < q->n_prompt && q->n_computed >= q->n_prompt;
         kv_cache_commit(s->cache, &q->kv, q->tokens, q->n_computed, prompt_done);
     }

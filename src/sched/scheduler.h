@@ -12,6 +12,10 @@
  * waits a step where another one is just computing more of that prefix: so one prefill serves n
  * choices, or many prompts that begin alike and come together.
  *
+ * Guesses (sequence.h) come last: they get what the budget leaves after every running sequence's
+ * one token, and blocks that nobody wants now, given back if they prove wrong. So no guess ever
+ * preempts, keeps out, or delays another sequence's token.
+ *
  * Pure: no clock, no device, no I/O, no allocation in a step. One thread. Owns the pools; sequences
  * belong to the engine, which leaves them alone between sched_plan and sched_commit.
  */
@@ -69,7 +73,8 @@ sched_plan sched_next(scheduler *s);
 /* The planned step took so long and needed the logits of n_wanted rows; before the commit. Not to
  * be called for steps that failed. */
 void sched_learn(scheduler *s, uint32_t n_wanted, double seconds);
-/* What was planned has been computed; or, the step having failed, has not. */
+/* What was planned has been computed, but for the guesses left (n_draft); or, the step having
+ * failed, has not. */
 void sched_commit(scheduler *s, bool computed);
 
 uint32_t sched_n_waiting(const scheduler *s);

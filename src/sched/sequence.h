@@ -4,6 +4,9 @@
  * A new prompt, a chunk of one, a sampled token and a sequence that comes back from preemption are
  * all that same thing. When computed catches up with tokens, the engine samples one more.
  *
+ * Guesses of what comes next (speculative decoding) may lie after the tokens: they are computed
+ * with them, and those that come true are appended in place.
+ *
  * The engine embeds it at the head of its request. Who sets what: the engine the identity and the
  * tokens; the scheduler everything below "scheduler's".
  */
@@ -24,6 +27,10 @@ struct sequence {
     int priority;
     int32_t *tokens; /* [n_tokens] of [max_tokens]: prompt, then output */
     uint32_t n_tokens, n_prompt, max_tokens;
+    /* Guesses: tokens [n_tokens, n_tokens + n_draft), fewer than max_tokens in all. The engine
+     * proposes them for a sequence that lacks one token; the scheduler cuts them to what the step
+     * computes; the engine counts off those that come true; those left at the commit are void. */
+    uint32_t n_draft;
     uint64_t salt; /* of the tenant, whose cached prefixes alone are used */
     bool no_match; /* computes its whole prompt, whatever is cached */
     int32_t *near; /* [n_near] of [max_near], NULL: not asked for: see scheduler's */
