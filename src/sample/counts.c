@@ -43,16 +43,33 @@ void sampler_counts_destroy(sampler_counts *c) {
     mem_free(c);
 }
 
-void sampler_counts_add(sampler_counts *c, int32_t id, bool is_output) {
+/* Where the id is, or would be. */
+static entry *find(sampler_counts *c, int32_t id) {
     size_t i = ((uint32_t)id * 2654435769u) & c->mask;
     while (c->entries[i].id != id && c->entries[i].id != -1) i = (i + 1) & c->mask;
-    entry *e = &c->entries[i];
-    if (e->id == -1) {
+    return &c->entries[i];
+}
+
+bool sampler_counts_add(sampler_counts *c, int32_t id, bool is_output) {
+    entry *e = find(c, id);
+    bool is_new = e->id == -1;
+    if (is_new) {
         ridge_assert(c->n < c->max);
         c->n++;
         e->id = id;
     }
     e->n_output += is_output;
+    return is_new;
+}
+
+/* An entry can be emptied as none was added after it: no other id's search passes over it. */
+void sampler_counts_undo(sampler_counts *c, int32_t id, bool was_new) {
+    entry *e = find(c, id);
+    ridge_assert(e->id == id && e->n_output > 0);
+    e->n_output--;
+    if (!was_new) return;
+    c->n--;
+    e->id = -1;
 }
 
 void sampler_counts_apply(const sampler_counts *c, const sampler_params *p, float *logits) {

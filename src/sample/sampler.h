@@ -72,7 +72,10 @@ typedef struct sampler_counts sampler_counts;
 bool sampler_needs_counts(const sampler_params *p);
 ridge_status sampler_counts_create(sampler_counts **out, size_t max_tokens,
                                    ridge_error *err) RIDGE_CHECKED;
-void sampler_counts_add(sampler_counts *c, int32_t id, bool is_output);
+/* True: the id had not been seen. */
+bool sampler_counts_add(sampler_counts *c, int32_t id, bool is_output);
+/* Takes an output back; the last one that was added and not yet undone. was_new: what add said. */
+void sampler_counts_undo(sampler_counts *c, int32_t id, bool was_new);
 void sampler_counts_destroy(sampler_counts *c);
 
 /* logits [n_vocab] are not changed; counts may be NULL. position: the absolute position of the

@@ -170,6 +170,35 @@ static void test_penalties(void **state) {
     sampler_counts_destroy(c);
 }
 
+/* Drafted tokens are counted and taken back: what remains is as if they had not been. */
+static void test_counts_are_undone(void **state) {
+    (void)state;
+    enum { N = 40, ROOM = 24 };
+    sampler_params p = sampler_params_default();
+    p.repetition_penalty = 1.5f;
+    p.frequency_penalty = .5f;
+    for (int32_t seed = 0; seed < 50; seed++) {
+        sampler_counts *c, *expected;
+        bool was_new[ROOM];
+        float x[N], y[N];
+        assert_int_equal(sampler_counts_create(&c, ROOM, NULL), RIDGE_OK);
+        assert_int_equal(sampler_counts_create(&expected, ROOM, NULL), RIDGE_OK);
+        for (int32_t i = 0; i < 8; i++) {
+            sampler_counts_add(c, (seed * 7 + i * i) % N, i > 3);
+            sampler_counts_add(expected, (seed * 7 + i * i) % N, i > 3);
+        }
+        for (int32_t i = 0; i < 16; i++) was_new[i] = sampler_counts_add(c, seed * i % N, true);
+        for (int32_t i = 16; i-- > 0;) sampler_counts_undo(c, seed * i % N, was_new[i]);
+        for (int i = 0; i < N; i++) x[i] = y[i] = 1;
+        sampler_counts_apply(c, &p, x);
+        sampler_counts_apply(expected, &p, y);
+        assert_memory_equal(x, y, sizeof x);
+        for (int32_t i = 0; i < 16; i++) sampler_counts_add(c, seed * i % N, true); /* room again */
+        sampler_counts_destroy(c);
+        sampler_counts_destroy(expected);
+    }
+}
+
 /* bugs.md 068 */
 static void test_logprobs_are_of_the_raw_logits(void **state) {
     (void)state;
@@ -388,6 +417,7 @@ int main(void) {
         cmocka_unit_test(test_truncation_edges),
         cmocka_unit_test(test_truncation_equals_sorting),
         cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_counts_are_undone),
         cmocka_unit_test(test_logprobs_are_of_the_raw_logits),
         cmocka_unit_test(test_philox_known_answers),
         cmocka_unit_test(test_draws_follow_seed_choice_position),
