@@ -2,6 +2,7 @@
 #include "cli/engine_args.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -58,6 +59,36 @@ static ridge_status check_slo(const engine_args *a, ridge_error *err) {
     return RIDGE_OK;
 }
 
+/* Where guesses come from; p->speculative_model borrows from *path, which grows by it. */
+static ridge_status speculation_params(const engine_args *a, char **path, engine_params *p,
+                                       ridge_error *err) {
+    if (a->speculative != NULL && strcmp(a->speculative, "ngram") != 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--speculative: expected ngram, found '%s'",
+                          a->speculative);
+    if (a->speculative != NULL && a->speculative_model != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--speculative and --speculative-model: guesses come from one of them");
+    RIDGE_TRY(
+        check_range("num-speculative-tokens", a->num_speculative_tokens, 0, ENGINE_MAX_DRAFT, err));
+    p->speculative_ngram = a->speculative != NULL;
+    p->num_speculative_tokens = (uint32_t)a->num_speculative_tokens;
+    if (a->speculative_model == NULL) return RIDGE_OK;
+    char *draft = NULL;
+    RIDGE_TRY(cli_model_path(&draft, a->speculative_model, err));
+    size_t n = strlen(*path) + 1, n_draft = strlen(draft) + 1;
+    char *both = mem_alloc(n + n_draft);
+    if (both != NULL) {
+        memcpy(both, *path, n);
+        memcpy(both + n, draft, n_draft);
+        mem_free(*path);
+        *path = both;
+        p->model_path = both;
+        p->speculative_model = both + n;
+    }
+    mem_free(draft);
+    return both != NULL ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "the draft model's path");
+}
+
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) {
     device_cpu_params cpu = {0};
@@ -86,7 +117,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->slo_ttft_s = a->slo_ttft_ms / 1e3;
     p->shed = a->shed;
     p->log = cli_log();
-    return RIDGE_OK;
+    return speculation_params(a, path, p, err);
 }
 
 ridge_status engine_args_open(engine **out, const engine_args *a, const char *model,

@@ -13,6 +13,8 @@ typedef struct {
     bool precise, prefix_caching;
     double slo_tpot_ms, slo_ttft_ms; /* 0: none */
     bool shed;
+    const char *speculative, *speculative_model; /* NULL: none */
+    uint64_t num_speculative_tokens;
 } engine_args;
 
 engine_args engine_args_default(void);
@@ -34,6 +36,12 @@ engine_args engine_args_default(void);
         {"enable-prefix-caching", CLI_FLAG, &(a)->prefix_caching,                                  \
          "prompts that begin alike share what is computed (default; off: "                         \
          "--no-enable-prefix-caching)"},                                                           \
+        {"speculative", CLI_STRING, &(a)->speculative,                                             \
+         "ngram: verify guesses from the text's own past, several tokens a step"},                 \
+        {"speculative-model", CLI_STRING, &(a)->speculative_model,                                 \
+         "the same with the guesses of a smaller MODEL of the same vocabulary"},                   \
+        {"num-speculative-tokens", CLI_UINT, &(a)->num_speculative_tokens,                         \
+         "guesses a step, up to 16 (default: as many as pay)"},                                    \
     {                                                                                              \
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
     }
@@ -49,7 +57,8 @@ engine_args engine_args_default(void);
 /* What of them concerns the device alone. Reads RIDGE_CPU. */
 ridge_status engine_args_device(const engine_args *a, device_cpu_params *out,
                                 ridge_error *err) RIDGE_CHECKED;
-/* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it. Reads
+/* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it (the draft
+ * model's lies behind it). Reads
  * RIDGE_CPU. */
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) RIDGE_CHECKED;

@@ -26,6 +26,13 @@ static ridge_status check_params(const engine_params *p, ridge_error *err) {
     } limits[] = {{"max_num_seqs", p->max_num_seqs, ENGINE_MAX_SEQS},
                   {"max_num_batched_tokens", p->max_num_batched_tokens, ENGINE_MAX_BATCHED_TOKENS},
                   {"block_size", p->block_size, ENGINE_MAX_BLOCK_SIZE}};
+    if (p->num_speculative_tokens > ENGINE_MAX_DRAFT)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "num_speculative_tokens must be between 0 and %d, found %u",
+                          ENGINE_MAX_DRAFT, p->num_speculative_tokens);
+    if (p->speculative_ngram && p->speculative_model != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "guesses come from n-grams or from a draft model, not from both");
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < 1 || limits[i].value > limits[i].high) {
             error_where(err, limits[i].name);
@@ -137,6 +144,7 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     if (status == RIDGE_OK) status = copy_texts(e, err);
     if (status == RIDGE_OK) status = engine_open_cache(e, err);
     if (status == RIDGE_OK) status = make_scratch(e, err);
+    if (status == RIDGE_OK) status = speculation_open(&e->speculation, e, err);
     if (status != RIDGE_OK) {
         engine_close(e);
         return status;
@@ -154,7 +162,7 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     cost_shape shape = slo_cost_shape(e);
     sched_set_cost(e->sched, &shape, p->slo_tpot_s);
     e->params.model_path = e->params.cpu_affinity = e->params.prefix_cache_file =
-        NULL; /* the caller's; not needed any more */
+        e->params.speculative_model = NULL; /* the caller's; not needed any more */
     *out = e;
     return RIDGE_OK;
 }
@@ -164,6 +172,7 @@ static void close_requests(engine *e) {
         request *q = e->live;
         e->live = q->next;
         if (!q->cancelled) sched_remove(e->sched, &q->seq);
+        speculation_release(e, q);
         request_destroy(q);
     }
     while (e->done != NULL) {
@@ -177,6 +186,7 @@ void engine_close(engine *e) {
     if (e == NULL) return;
     close_requests(e);
     write_prefixes(e);
+    speculation_close(e->speculation);
     sched_destroy(e->sched);
     sampler_destroy(e->sampler);
     if (e->kv != NULL) e->dev->vtable->kv_free(e->dev, e->kv);

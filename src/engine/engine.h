@@ -26,6 +26,7 @@ typedef struct engine engine;
 #define ENGINE_MAX_SEQS 4096
 #define ENGINE_MAX_BATCHED_TOKENS (1u << 17)
 #define ENGINE_MAX_BLOCK_SIZE 4096
+#define ENGINE_MAX_DRAFT 16
 
 typedef struct {
     const char *model_path;          /* a .gguf file */
@@ -44,12 +45,16 @@ typedef struct {
                                          engine_close (engine/prefix_file.h); NULL: none */
     uint64_t prefix_cache_file_bytes; /* at most; 0: 1 GiB */
     /* Targets (sched/pace.h, engine/admission.h), 0: none. */
-    double slo_tpot_s;   /* per token: prompts leave it to those that decode */
-    double slo_ttft_s;   /* to the first token */
-    bool shed;           /* whoever would miss slo_ttft_s is refused (engine_loop_submit) */
-    const log_sink *log; /* borrowed until engine_close */
-    bool checks;         /* asserts after each step that blocks, sequences, events and texts are
-                            as they must be; slow: by default in debug builds only */
+    double slo_tpot_s; /* per token: prompts leave it to those that decode */
+    double slo_ttft_s; /* to the first token */
+    bool shed;         /* whoever would miss slo_ttft_s is refused (engine_loop_submit) */
+    /* Speculative decoding (speculate.h), by one of: */
+    bool speculative_ngram;
+    const char *speculative_model;   /* a .gguf file of the same vocabulary; NULL: none */
+    uint32_t num_speculative_tokens; /* guesses of each step; 0: as many as pay */
+    const log_sink *log;             /* borrowed until engine_close */
+    bool checks; /* asserts after each step that blocks, sequences, events and texts are
+                    as they must be; slow: by default in debug builds only */
     /* Asked once the model is open, on the thread that opens it, for the peaks of what runs there
      * (weight_bytes: read by one decode step); false, or NULL: the roof is unknown. */
     bool (*peaks)(void *context, const char *isa, int n_threads, uint64_t weight_bytes,
@@ -123,6 +128,7 @@ typedef struct {
     double prefill_s;     /* first schedule to first token (with prompt_only: to the last event) */
     uint32_t n_ahead;     /* requests that waited or ran when it came */
     uint32_t n_preempted; /* how often */
+    uint32_t draft_tokens, accepted_tokens; /* guesses verified, and how many came true */
     engine_phase prefill, decode; /* prefill_s and decode_s less their seconds: not in any step */
     /* Of the steps that it took part in, all their bytes (weights once per step, and keys and
      * values) and FLOPs by all their time, prompt and answer together: each step's rate, weighted
@@ -192,8 +198,12 @@ typedef struct {
     /* How far predictions were off, |predicted - taken| / taken: sums, and how many. */
     double step_error_sum, ttft_error_sum;
     uint64_t step_predictions, ttft_predictions;
-    uint64_t shed;   /* requests refused for slo_ttft_s (engine_loop_stats) */
-    double turned_s; /* clock_now_s when these were taken (engine_loop: its last turn) */
+    uint64_t shed; /* requests refused for slo_ttft_s (engine_loop_stats) */
+    /* Speculative decoding: runs of guesses verified, their tokens, how many came true, and how
+     * often the one at each place of its run did. */
+    uint64_t drafts, draft_tokens, accepted_tokens, accepted_at[ENGINE_MAX_DRAFT];
+    double draft_saved_s; /* of step_s, by reckoning; negative: lost */
+    double turned_s;      /* clock_now_s when these were taken (engine_loop: its last turn) */
 } engine_stats;
 
 void engine_get_stats(const engine *e, engine_stats *out);

@@ -5,17 +5,19 @@
 #include <stdatomic.h>
 
 #include "engine/engine.h"
+#include "engine/speculate.h"
 #include "engine/stop.h"
 #include "model/model.h"
 #include "sched/scheduler.h"
 
 /* A request and everything that follows it through the steps. */
-typedef struct request request;
 struct request {
     sequence seq; /* first: the scheduler's view */
     engine_request given;
     sampler_params sampling; /* with banned end tokens while min_tokens are not reached */
     sampler_counts *counts;  /* NULL: no penalties */
+    request_drafts drafts;
+    bool rows_void; /* the step's further rows saw a wrong guess, or come after the end */
     stop_filter stop;
     detokenizer detok;
     uint32_t n_output;
@@ -83,7 +85,8 @@ struct engine {
     dev_kv *kv;
     scheduler *sched;
     sampler *sampler;
-    char *chat_template; /* NULL: none */
+    speculation *speculation; /* NULL: none */
+    char *chat_template;      /* NULL: none */
     fingerprint fingerprint;
     char *prefix_cache_file; /* NULL: none */
     int32_t *end_ids;        /* [n_end_ids] tokens that end a generation */

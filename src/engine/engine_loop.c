@@ -222,11 +222,11 @@ static void *loop_main(void *context) {
 
 /* The owner's side. */
 
-#define N_STRINGS 4
+#define N_STRINGS 5
 
 static const char **string_of(engine_params *p, int i) {
     const char **const all[N_STRINGS] = {&p->model_path, &p->isa, &p->cpu_affinity,
-                                         &p->prefix_cache_file};
+                                         &p->prefix_cache_file, &p->speculative_model};
     return all[i];
 }
 

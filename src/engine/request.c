@@ -104,6 +104,7 @@ static ridge_status fill(request *q, const engine *e, const engine_request *r, r
     RIDGE_TRY(copy_array(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias,
                          &q->sampling.bias, err));
     RIDGE_TRY(copy_array(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &q->given.stop_ids, err));
+    RIDGE_TRY(speculation_attach(e, q, err));
     RIDGE_TRY(stop_filter_init(&q->stop, r->stop, r->n_stop, err));
     RIDGE_TRY(ban_ends(e, q, err));
     return count_prompt(q, err);
@@ -127,6 +128,7 @@ ridge_status request_create(request **out, engine *e, const engine_request *r, r
 void request_destroy(request *q) {
     if (q == NULL) return;
     sequence_deinit(&q->seq);
+    speculation_detach(q);
     sampler_counts_destroy(q->counts);
     stop_filter_deinit(&q->stop);
     mem_free((void *)q->sampling.bias);

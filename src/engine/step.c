@@ -39,6 +39,8 @@ static engine_usage usage_of(const engine *e, const request *q) {
     }
     u.n_ahead = q->n_ahead;
     u.n_preempted = q->seq.n_preempted;
+    u.draft_tokens = q->drafts.n_drafted;
+    u.accepted_tokens = q->drafts.n_accepted;
     u.prefill = q->prefill;
     u.decode = q->decode;
     const engine_account *a = &q->steps;
@@ -57,6 +59,7 @@ static engine_usage usage_of(const engine *e, const request *q) {
 static void end_request(engine *e, request *q, engine_event *event, engine_finish finish) {
     ridge_assert(q->finish == ENGINE_RUNNING && finish != ENGINE_RUNNING);
     q->finish = finish;
+    q->rows_void = true;
     event->finish = finish;
     q->last_event = event;
     if (finish == ENGINE_STOP && q->stop.stopped) event->stop_string = (int)q->stop.found;
@@ -68,6 +71,7 @@ static void end_request(engine *e, request *q, engine_event *event, engine_finis
 /* With its usage said; freed at the next step. */
 static void move_to_done(engine *e, request *q) {
     q->last_event->usage = usage_of(e, q);
+    speculation_release(e, q);
     *(q->previous != NULL ? &q->previous->next : &e->live) = q->next;
     if (q->next != NULL) q->next->previous = q->previous;
     q->previous = NULL;
@@ -96,7 +100,7 @@ static void report_cancelled(engine *e) {
 /* The batch. */
 
 static bool wants_row(const request *q, uint32_t position) {
-    bool last = position + 1 == q->seq.n_tokens;
+    bool last = position + 1 >= q->seq.n_tokens; /* or a guess */
     if (last && !q->given.prompt_only) return true;
     if (position < q->n_described || position >= q->seq.n_prompt) return false;
     return q->given.prompt_logits ||
@@ -108,6 +112,7 @@ static uint32_t build_batch(engine *e, const sched_plan *plan, dev_batch *batch)
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
         const sequence *s = &q->seq;
+        q->rows_void = false;
         dev_seq *d = &e->dev_seqs[i];
         *d = (dev_seq){.first_row = row,
                        .n_rows = s->n_scheduled,
@@ -177,6 +182,7 @@ static void sample(engine *e, request *q, const float *logits) {
         slo_note_first_token(e, q);
     }
     e->stats.generation_tokens++;
+    q->rows_void = !speculation_came_true(q, event->token.id);
     engine_finish finish = accept_token(e, q, event->token.id);
     size_t text_start = e->event_text[event - e->events];
     if (e->text.failed) { /* only this event's text is lost */
@@ -202,7 +208,8 @@ static void use_row(engine *e, const wanted_row *w, const float *logits) {
                          q->given.prompt_logprobs, &event->token);
     }
     if (in_prompt) q->n_described = w->position + 1;
-    if (w->position + 1 == q->seq.n_tokens && !q->given.prompt_only) sample(e, q, logits);
+    if (w->position + 1 == q->seq.n_tokens && !q->given.prompt_only && !q->rows_void)
+        sample(e, q, logits);
 }
 
 /* Forward and sampling; the only part of a step that can fail. */
@@ -275,6 +282,7 @@ static void account_step(engine *e, const sched_plan *plan, double start) {
     dev_account a = {0};
     e->dev->vtable->account(e->dev, &a);
     double seconds = clock_now_s() - start;
+    speculation_note(e, plan, &a, &seconds);
     step_cost cost = cost_of(e, plan, &a, seconds);
     add_step(&e->account, &a, seconds);
     stats_add_step(&e->stats, &cost);
@@ -341,6 +349,7 @@ bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
     e->n_events = 0;
     buf_clear(&e->text);
     report_cancelled(e);
+    speculation_guess(e);
     sched_plan plan = sched_next(e->sched);
     e->stats.preemptions += plan.n_preempted;
     if (e->on_plan != NULL) e->on_plan(e->on_plan_context);

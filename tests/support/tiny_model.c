@@ -115,11 +115,16 @@ static void layer(tiny *t, uint32_t i, bool gemma) {
 }
 
 char *tiny_model_write(const char *kind) {
+    return tiny_model_write_cut(kind, UINT32_MAX);
+}
+
+char *tiny_model_write_cut(const char *kind, uint32_t max_layers) {
     tiny t = {.w.seed = strlen(kind)};
     size_t n_arch = strcspn(kind, "-");
     memcpy(t.arch, kind, n_arch);
     bool gemma = strncmp(t.arch, "gemma", 5) == 0;
     uint32_t n_layers = strcmp(t.arch, "gemma3") == 0 ? 7 : 3;
+    if (n_layers > max_layers) n_layers = max_layers;
     gguf_write_string(&t.w, "general.architecture", t.arch);
     put_u32(&t, "block_count", n_layers);
     put_u32(&t, "embedding_length", N_EMBD);

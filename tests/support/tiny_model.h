@@ -13,6 +13,8 @@ extern const char *const tiny_kinds[]; /* NULL-terminated */
 
 /* A new file of that kind in the temporary folder; owned (unlink, mem_free). */
 char *tiny_model_write(const char *kind);
+/* The same model with its first layers alone: a draft model. */
+char *tiny_model_write_cut(const char *kind, uint32_t max_layers);
 
 /* Set-up and teardown of a group of tests that share one of kind "llama". */
 extern char *tiny_llama_path;

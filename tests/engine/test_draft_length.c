@@ -1,0 +1,257 @@
+/* engine/draft_length and engine/step_time: how many guesses pay, for costs and chances that are
+ * known; what is learned of steps. */
+#include "unit.h"
+#include <math.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "engine/draft_length.h"
+
+static void learn(step_time *t, uint32_t n_rows, double seconds) {
+    for (int i = 0; i < 40; i++) step_time_add(t, n_rows, seconds);
+}
+
+static void assert_near(double x, double expected, double part) {
+    if (!(fabs(x - expected) <= part * expected)) fail_msg("%g, expected %g", x, expected);
+}
+
+static void test_what_was_seen(void **state) {
+    (void)state;
+    step_time t = {0};
+    assert_true(step_time_of(&t, 1) == 1); /* nothing yet */
+    for (uint32_t n = 1; n <= 64; n *= 2) learn(&t, n, 0.010 + 0.001 * n);
+    for (uint32_t n = 1; n <= 16; n *= 2) assert_near(step_time_of(&t, n), 0.010 + 0.001 * n, .02);
+    assert_true(step_time_of(&t, 3) > step_time_of(&t, 2)); /* between those seen */
+    assert_true(step_time_of(&t, 3) < step_time_of(&t, 4));
+    assert_true(step_time_of(&t, 1000) > step_time_of(&t, 64)); /* beyond them */
+    assert_true(step_time_of(&t, UINT32_MAX) > step_time_of(&t, 1000));
+}
+
+/* A neighbour comes: everything takes twice as long, and after a few steps all counts say so. */
+static void test_the_level_follows(void **state) {
+    (void)state;
+    step_time t = {0};
+    for (int i = 0; i < 200; i++) step_time_add(&t, i % 2 ? 1 : 5, i % 2 ? 0.010 : 0.012);
+    for (int i = 0; i < 40; i++) step_time_add(&t, 1, 0.020);
+    assert_near(step_time_of(&t, 1), 0.020, .05);
+    assert_near(step_time_of(&t, 5) / step_time_of(&t, 1), 1.2, .35);
+    for (int i = 0; i < 200; i++) step_time_add(&t, i % 2 ? 1 : 5, i % 2 ? 0.020 : 0.024);
+    assert_near(step_time_of(&t, 5), 0.024, .05);
+    step_time_add(&t, 1, 1.0); /* a single step that was held up says little */
+    assert_near(step_time_of(&t, 5), 0.024, .2);
+}
+
+static void test_rows_of_prompts(void **state) {
+    (void)state;
+    step_time t = {0};
+    learn(&t, 1, 0.010);
+    step_time_add_prompt(&t, 8, 0.011); /* too few to say */
+    assert_near(step_time_of_row(&t), 0.001, .1);
+    for (int i = 0; i < 20; i++) step_time_add_prompt(&t, 100, 0.2);
+    assert_near(step_time_of_row(&t), 0.002, .01);
+    /* what was not seen: a wall of memory, then rows that cost what a prompt's do */
+    assert_near(step_time_of(&t, DEV_FEW_TOKENS), 0.017, .05);
+    assert_near(step_time_of(&t, 100), 0.210, .05);
+    learn(&t, DEV_FEW_TOKENS, 0.030);
+    assert_near(step_time_guess(&t, DEV_FEW_TOKENS), 0.017, .05); /* as if it had not been */
+}
+
+static void fill(float used[DRAFT_MAX], float chance, uint32_t n) {
+    memset(used, 0, DRAFT_MAX * sizeof *used);
+    float all = 1;
+    for (uint32_t j = 0; j < n; j++) used[j] = all *= chance;
+}
+
+/* A step of n rows takes 10 ms and, beyond a few, 1 ms a row. */
+static step_time machine(void) {
+    step_time t = {0};
+    for (uint32_t n = 1; n <= 32; n++)
+        learn(&t, n, n <= 8 ? 0.010 + 0.0002 * n : 0.010 + 0.001 * n);
+    for (uint32_t n = 64; n <= 2048; n *= 2) learn(&t, n, 0.010 + 0.001 * n);
+    return t;
+}
+
+static draft_costs costs(const step_time *t, uint32_t n_sequences) {
+    return (draft_costs){.time = t, .n_sequences = n_sequences, .max_rows = 512};
+}
+
+static void test_good_guesses_fill_what_memory_leaves(void **state) {
+    (void)state;
+    step_time t = machine();
+    draft_costs c = costs(&t, 1);
+    float used[1][DRAFT_MAX];
+    uint32_t length;
+    fill(used[0], .97f, DRAFT_MAX);
+    double rate = draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_in_range(length, 7, DRAFT_MAX);
+    assert_true(rate > 5);
+    fill(used[0], .6f, DRAFT_MAX); /* .6 ^ 7 is worth 3 % of a token; a row takes 2 % of a step */
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_in_range(length, 4, 7);
+    fill(used[0], .9f, 3); /* there are no more */
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 3);
+    c.max_rows = 2;
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 2);
+}
+
+static void test_poor_guesses_are_left_out(void **state) {
+    (void)state;
+    step_time t = machine();
+    draft_costs c = costs(&t, 1);
+    float used[1][DRAFT_MAX];
+    uint32_t length = 9;
+    fill(used[0], .01f, DRAFT_MAX);
+    assert_true(draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length) == 1);
+    assert_int_equal(length, 0);
+    fill(used[0], 0, 0);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 0);
+}
+
+/* With many sequences a row costs as much as the token that it may give. */
+static void test_load_turns_it_down(void **state) {
+    (void)state;
+    enum { N = 256 };
+    static float used[N][DRAFT_MAX];
+    static uint32_t length[N];
+    step_time t = machine();
+    uint32_t total = 0;
+    for (int i = 0; i < N; i++) fill(used[i], i < 2 ? .9f : .5f, DRAFT_MAX);
+    draft_costs c = costs(&t, N);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, N, length);
+    for (int i = 0; i < N; i++) total += length[i];
+    assert_int_equal(total, 0); /* 256 more rows give 1.5 times the tokens in twice the time */
+    c = costs(&t, 4);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 4, length);
+    assert_true(length[0] >= 2 && length[0] == length[1] && length[2] <= 1); /* the better first */
+    for (int i = 0; i < 4; i++) total += length[i];
+    assert_int_equal(total, 4); /* 8 rows in all */
+}
+
+/* The choice is the best of all numbers of rows taken by chance, found here by trying each. */
+static void test_no_other_number_is_better(void **state) {
+    (void)state;
+    step_time t = machine();
+    uint32_t seed = 7;
+    for (int round = 0; round < 200; round++) {
+        float used[5][DRAFT_MAX], sorted[5 * DRAFT_MAX];
+        uint32_t length[5], n = 1 + (uint32_t)round % 5, n_all = 0, chosen = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            fill(used[i], (float)(seed >> 16 & 1023) / 1024, 1 + (seed >> 26) % DRAFT_MAX);
+            for (int j = 0; j < DRAFT_MAX; j++)
+                if (used[i][j] > 0) sorted[n_all++] = used[i][j];
+        }
+        for (uint32_t i = 1; i < n_all; i++)
+            for (uint32_t j = i; j > 0 && sorted[j] > sorted[j - 1]; j--) {
+                float swap = sorted[j];
+                sorted[j] = sorted[j - 1];
+                sorted[j - 1] = swap;
+            }
+        draft_costs c = costs(&t, n);
+        double rate = draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, n, length);
+        double plain = step_time_of(&t, n), gain = 0, best = 1, got = 0;
+        for (uint32_t k = 0; k < n_all; k++) {
+            gain += (double)sorted[k];
+            double r = (1 + gain / n) * plain / step_time_of(&t, n + k + 1);
+            if (r > best) best = r;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            chosen += length[i];
+            for (uint32_t j = 0; j < length[i]; j++) got += (double)used[i][j];
+        }
+        got = (1 + got / n) * plain / step_time_of(&t, n + chosen);
+        assert_true(got > best * 0.97); /* chances are told apart in steps of 1/64 */
+        assert_near(rate, got, .03);
+    }
+}
+
+/* Guesses that take time themselves: as many rounds as pay, none where they are as dear as steps.
+ */
+static void test_rounds_of_a_draft_model(void **state) {
+    (void)state;
+    step_time t = machine();
+    draft_costs c = costs(&t, 1);
+    float used[1][DRAFT_MAX];
+    uint32_t cheap, dear, length;
+    fill(used[0], .8f, DRAFT_MAX);
+    c.round_s = 0.0005;
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &cheap);
+    c.round_s = 0.003;
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &dear);
+    assert_true(cheap > dear && dear > 0);
+    fill(used[0], 1, DRAFT_MAX);
+    c.round_s = 0.010;
+    assert_true(draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length) == 1);
+    assert_int_equal(length, 0);
+}
+
+/* Beside a prompt of hundreds of rows a few more are cheap. */
+static void test_beside_prompts(void **state) {
+    (void)state;
+    step_time t = machine();
+    for (int i = 0; i < 20; i++) step_time_add_prompt(&t, 512, 0.512);
+    draft_costs c = costs(&t, 1);
+    c.n_prompt_rows = 500;
+    float used[1][DRAFT_MAX];
+    uint32_t length;
+    fill(used[0], .9f, DRAFT_MAX);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_true(length >= 4);
+    fill(used[0], .05f, DRAFT_MAX);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 0);
+}
+
+static void test_a_slow_row_is_looked_at_again(void **state) {
+    (void)state;
+    step_time t = {0};
+    for (int i = 0; i < 40; i++) {
+        step_time_add(&t, 1, 0.010);
+        step_time_add(&t, 2, 0.090); /* something else ran */
+    }
+    for (uint32_t n = 3; n <= 32; n++) step_time_add(&t, n, 0.1);
+    learn(&t, 1, 0.010);
+    draft_costs c = costs(&t, 1);
+    float used[1][DRAFT_MAX];
+    uint32_t length;
+    fill(used[0], .9f, 1);
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 0);
+    c.hopeful = true;
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+    assert_int_equal(length, 1);
+}
+
+static void test_records(void **state) {
+    (void)state;
+    draft_record own = {0}, all = {0};
+    all.classes[3].n = 8;
+    all.classes[3].hits = 4;
+    assert_near(draft_record_chance(&own, &all, 3), .5, 1e-6);
+    for (int i = 0; i < 40; i++) draft_record_add(&own, 3, true, 24);
+    assert_true(draft_record_chance(&own, &all, 3) > .85);
+    assert_true(own.classes[3].n <= 24);
+    for (int i = 0; i < 40; i++) draft_record_add(&own, 3, false, 24); /* the old ones fade */
+    assert_true(draft_record_chance(&own, &all, 3) < .25);
+    assert_true(own.classes[2].n == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_was_seen),
+        cmocka_unit_test(test_the_level_follows),
+        cmocka_unit_test(test_rows_of_prompts),
+        cmocka_unit_test(test_good_guesses_fill_what_memory_leaves),
+        cmocka_unit_test(test_poor_guesses_are_left_out),
+        cmocka_unit_test(test_load_turns_it_down),
+        cmocka_unit_test(test_no_other_number_is_better),
+        cmocka_unit_test(test_rounds_of_a_draft_model),
+        cmocka_unit_test(test_beside_prompts),
+        cmocka_unit_test(test_a_slow_row_is_looked_at_again),
+        cmocka_unit_test(test_records),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
