@@ -43,6 +43,20 @@ ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ri
     return RIDGE_OK;
 }
 
+static ridge_status read_scheduler(const engine_args *a, engine_params *p, ridge_error *err) {
+    const char *name = a->scheduler != NULL ? a->scheduler : "continuous";
+    p->static_batches = strcmp(name, "static") == 0;
+    if (!p->static_batches && strcmp(name, "continuous") != 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--scheduler: expected continuous or static, found %s",
+                          name);
+    bool guesses = a->speculative != NULL || a->speculative_model != NULL;
+    if (p->static_batches && (a->slo_tpot_ms > 0 || a->shed || guesses))
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "--scheduler static goes with neither --slo-tpot, --shed nor speculation");
+    return RIDGE_OK;
+}
+
 static ridge_status check_slo(const engine_args *a, ridge_error *err) {
     const double most = 1e9;
     const struct {
@@ -117,6 +131,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->slo_ttft_s = a->slo_ttft_ms / 1e3;
     p->shed = a->shed;
     p->log = cli_log();
+    RIDGE_TRY(read_scheduler(a, p, err));
     return speculation_params(a, path, p, err);
 }
 

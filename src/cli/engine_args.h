@@ -15,6 +15,7 @@ typedef struct {
     bool shed;
     const char *speculative, *speculative_model; /* NULL: none */
     uint64_t num_speculative_tokens;
+    const char *scheduler; /* "continuous", "static" */
 } engine_args;
 
 engine_args engine_args_default(void);
@@ -46,11 +47,14 @@ engine_args engine_args_default(void);
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
     }
 
-/* For a command that serves: targets. */
+/* For a command that serves: targets, and the scheduler. */
 #define SLO_OPTIONS(a)                                                                             \
     {"slo-tpot", CLI_DOUBLE, &(a)->slo_tpot_ms,                                                    \
      "target in ms per token: prompts leave it to those that decode"},                             \
-        {"slo-ttft", CLI_DOUBLE, &(a)->slo_ttft_ms, "target in ms to the first token"}, {          \
+        {"slo-ttft", CLI_DOUBLE, &(a)->slo_ttft_ms, "target in ms to the first token"},            \
+        {"scheduler", CLI_STRING, &(a)->scheduler,                                                 \
+         "continuous (default), or static: for benchmarks, batches as they were before"},          \
+    {                                                                                              \
         "shed", CLI_FLAG, &(a)->shed, "429 for whoever would miss --slo-ttft"                      \
     }
 

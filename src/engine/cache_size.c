@@ -117,5 +117,7 @@ ridge_status engine_open_cache(engine *e, ridge_error *err) {
     for (uint32_t g = 0; g < l->n_groups; g++)
         s.n_blocks[g] = l->groups[g].n_blocks = (uint32_t)blocks_of(&s, g, n_blocks);
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
+    s.static_batches = p->static_batches;
+    s.max_model_len = p->max_model_len;
     return sched_create(&e->sched, &s, err);
 }

@@ -51,6 +51,7 @@ void engine_check_events(engine *e) {
         const engine_event *event = &e->events[i];
         request *q = find_in(e->live, event->id);
         if (q == NULL) q = find_in(e->done, event->id);
+        if (q == NULL) q = find_in(e->padding, event->id);
         ridge_assert(q != NULL && !q->said_last);
         if (event->has_token) ridge_assert(event->position == q->seq.n_prompt + q->n_said++);
         buf_append(&q->said, event->text, event->n_text);

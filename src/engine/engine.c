@@ -140,6 +140,7 @@ ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err)
     engine *e = mem_zalloc(1, sizeof *e);
     if (e == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine");
     e->params = *p;
+    if (p->static_batches) e->params.prefix_caching = false;
     ridge_status status = open_model(e, err);
     if (status == RIDGE_OK) status = copy_texts(e, err);
     if (status == RIDGE_OK) status = engine_open_cache(e, err);
@@ -173,6 +174,12 @@ static void close_requests(engine *e) {
         e->live = q->next;
         if (!q->cancelled) sched_remove(e->sched, &q->seq);
         speculation_release(e, q);
+        request_destroy(q);
+    }
+    while (e->padding != NULL) {
+        request *q = e->padding;
+        e->padding = q->next;
+        sched_remove(e->sched, &q->seq);
         request_destroy(q);
     }
     while (e->done != NULL) {
@@ -227,24 +234,17 @@ static uint32_t whole_group(const engine *e) {
     return 0;
 }
 
-static void count_held(const engine *e, engine_stats *out) {
-    uint32_t g = whole_group(e);
-    for (const request *q = e->live; q != NULL; q = q->next) {
-        const sequence *s = &q->seq;
-        if (s->state != SEQUENCE_RUNNING) continue;
-        out->kv_tokens_reserved += (uint64_t)s->kv.tables[g].n_blocks * e->params.block_size;
-        out->kv_tokens_used += s->n_computed + s->n_scheduled;
-    }
-}
-
 void engine_get_stats(const engine *e, engine_stats *out) {
     *out = e->stats; /* what is counted below is 0 there */
     out->n_waiting = engine_n_waiting(e);
     out->n_running = engine_n_running(e);
     out->turned_s = clock_now_s();
     const kv_cache *cache = sched_cache(e->sched);
-    out->step_error_sum = sched_cost(e->sched)->error_sum;
+    sched_cache_use use = sched_get_cache_use(e->sched);
+    out->kv_tokens_reserved = use.reserved;
+    out->kv_tokens_used = use.used;
     out->step_predictions = sched_cost(e->sched)->n_steps;
+    out->step_error_sum = sched_cost(e->sched)->error_sum;
     for (uint32_t g = 0; g < e->kv_layout.n_groups; g++) {
         out->kv_blocks += e->kv_layout.groups[g].n_blocks;
         out->kv_blocks_used += e->kv_layout.groups[g].n_blocks - kv_cache_n_available(cache, g);
@@ -255,7 +255,6 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     out->prefix_queries = sched_get_prefix_stats(e->sched).queries;
     out->prefix_hits = sched_get_prefix_stats(e->sched).hits;
     out->kv_blocks_evicted = kv_cache_n_evicted(cache);
-    count_held(e, out);
 }
 
 size_t engine_profile_take(engine *e, dev_profile_row *out, size_t max) {

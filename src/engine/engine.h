@@ -44,6 +44,8 @@ typedef struct {
     const char *prefix_cache_file;    /* read by engine_open, if it is there and fits, written by
                                          engine_close (engine/prefix_file.h); NULL: none */
     uint64_t prefix_cache_file_bytes; /* at most; 0: 1 GiB */
+    bool static_batches; /* for comparison only: as before continuous batching (sched/static.c);
+                            without prefix caching and targets for steps */
     /* Targets (sched/pace.h, engine/admission.h), 0: none. */
     double slo_tpot_s; /* per token: prompts leave it to those that decode */
     double slo_ttft_s; /* to the first token */
@@ -177,9 +179,10 @@ typedef struct {
      * groups, given up for others so far. */
     uint64_t kv_blocks, kv_blocks_used, kv_blocks_cached, kv_blocks_evicted;
     uint64_t kv_bytes_cached; /* in kv_blocks_cached */
-    /* Of the running sequences, in the group that keeps the whole context: room in their blocks,
-     * and what is in it, in tokens; a block of several counts with each. */
+    /* In the last step, of the groups together: room in the blocks that sequences hold, in tokens,
+     * and the tokens in it; sums of both over all steps. */
     uint64_t kv_tokens_reserved, kv_tokens_used;
+    double kv_token_steps_reserved, kv_token_steps_used;
     uint64_t prefix_queries, prefix_hits; /* tokens of prompts looked up, and found */
     uint64_t steps, preemptions;
     uint64_t prompt_tokens, generation_tokens; /* each counts once, however often it is computed */
@@ -195,9 +198,10 @@ typedef struct {
     /* Answers that met all the targets there are, and others (errors too). Cancelled requests, and
      * all without a target, are neither. */
     uint64_t slo_met, slo_missed;
-    /* How far predictions were off, |predicted - taken| / taken: sums, and how many. */
-    double step_error_sum, ttft_error_sum;
+    /* Predictions of the time of steps, and with slo_ttft_s of first tokens: how many, and the sum
+     * of how far they were off, |predicted - taken| / taken. */
     uint64_t step_predictions, ttft_predictions;
+    double step_error_sum, ttft_error_sum;
     uint64_t shed; /* requests refused for slo_ttft_s (engine_loop_stats) */
     /* Speculative decoding: runs of guesses verified, their tokens, how many came true, and how
      * often the one at each place of its run did. */

@@ -96,6 +96,7 @@ struct engine {
     atomic_uint_fast64_t next_id;
 
     request *live, *done; /* done: finished, freed at the next step */
+    request *padding;     /* finished, but still in a static batch */
 
     /* The step's scratch, sized at open. */
     int32_t *tokens, *positions; /* [max_num_batched_tokens] */

@@ -18,6 +18,12 @@ static ridge_status check_target(const char *name, double seconds, ridge_error *
 ridge_status slo_check_params(const engine_params *p, ridge_error *err) {
     RIDGE_TRY(check_target("slo_tpot", p->slo_tpot_s, err));
     RIDGE_TRY(check_target("slo_ttft", p->slo_ttft_s, err));
+    bool guesses = p->speculative_ngram || p->speculative_model != NULL;
+    if (p->static_batches && (p->slo_tpot_s > 0 || p->shed || guesses)) {
+        error_where(err, "static_batches");
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "static batches know neither targets (slo_tpot, shed) nor guesses");
+    }
     if (p->shed && p->slo_ttft_s == 0) {
         error_where(err, "shed");
         return RIDGE_FAIL(err, RIDGE_EINVAL, "shed needs a target to shed by: slo_ttft");
@@ -56,8 +62,8 @@ cost_shape slo_cost_shape(const engine *e) {
 void slo_note_first_token(engine *e, const request *q) {
     double taken = q->first_token_s - q->arrived_s;
     if (q->predicted_ttft_s <= 0 || taken <= 0) return;
-    e->stats.ttft_error_sum += fabs(q->predicted_ttft_s - taken) / taken;
     e->stats.ttft_predictions++;
+    e->stats.ttft_error_sum += fabs(q->predicted_ttft_s - taken) / taken;
 }
 
 static bool meets_targets(const engine_params *p, const request *q) {

@@ -68,15 +68,31 @@ static void end_request(engine *e, request *q, engine_event *event, engine_finis
     slo_note_end(e, q);
 }
 
-/* With its usage said; freed at the next step. */
-static void move_to_done(engine *e, request *q) {
+/* With its usage said, from the live into another list. */
+static void leave_live(engine *e, request *q, request **to) {
     q->last_event->usage = usage_of(e, q);
     speculation_release(e, q);
     *(q->previous != NULL ? &q->previous->next : &e->live) = q->next;
     if (q->next != NULL) q->next->previous = q->previous;
     q->previous = NULL;
-    q->next = e->done;
-    e->done = q;
+    q->next = *to;
+    *to = q;
+}
+
+/* Freed at the next step. */
+static void move_to_done(engine *e, request *q) {
+    leave_live(e, q, &e->done);
+}
+
+/* A static batch is over: its padding goes too. */
+static void end_batch(engine *e) {
+    if (sched_n_running(e->sched) > 0) return;
+    while (e->padding != NULL) {
+        request *q = e->padding;
+        e->padding = q->next;
+        sched_remove(e->sched, &q->seq);
+        request_destroy(q);
+    }
 }
 
 static void free_done(engine *e) {
@@ -197,6 +213,7 @@ static void sample(engine *e, request *q, const float *logits) {
 
 static void use_row(engine *e, const wanted_row *w, const float *logits) {
     request *q = w->request;
+    if (q->finish != ENGINE_RUNNING) return; /* padding */
     bool in_prompt = w->position < q->seq.n_prompt && w->position >= q->n_described;
     if (in_prompt && q->given.prompt_logits && e->on_logits != NULL)
         e->on_logits(e->on_logits_context, q->seq.id, w->position, logits);
@@ -286,6 +303,9 @@ static void account_step(engine *e, const sched_plan *plan, double start) {
     step_cost cost = cost_of(e, plan, &a, seconds);
     add_step(&e->account, &a, seconds);
     stats_add_step(&e->stats, &cost);
+    sched_cache_use use = sched_get_cache_use(e->sched);
+    e->stats.kv_token_steps_reserved += (double)use.reserved;
+    e->stats.kv_token_steps_used += (double)use.used;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
         bool before_first = q->first_token_s == 0 || q->first_token_s >= start;
@@ -308,12 +328,12 @@ static void commit(engine *e, const sched_plan *plan, bool computed) {
     uint32_t n_finished = 0;
     for (uint32_t i = 0; i < plan->n_sequences; i++) {
         request *q = (request *)plan->sequences[i];
-        if (q->finish != ENGINE_RUNNING) e->finished[n_finished++] = q;
+        if (q->finish != ENGINE_RUNNING && !q->seq.padding) e->finished[n_finished++] = q;
     }
     sched_commit(e->sched, computed);
     for (uint32_t i = 0; i < n_finished; i++) {
-        sched_remove(e->sched, &e->finished[i]->seq);
-        move_to_done(e, e->finished[i]);
+        bool left = sched_end(e->sched, &e->finished[i]->seq);
+        leave_live(e, e->finished[i], left ? &e->done : &e->padding);
     }
 }
 
@@ -346,6 +366,7 @@ static void compute(engine *e, const sched_plan *plan) {
 
 bool engine_step(engine *e, const engine_event **events, size_t *n_events) {
     free_done(e);
+    end_batch(e);
     e->n_events = 0;
     buf_clear(&e->text);
     report_cancelled(e);

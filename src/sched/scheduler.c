@@ -1,32 +1,9 @@
 /* sched/scheduler: see scheduler.h. */
-#include "sched/scheduler.h"
+#include "sched/scheduler_internal.h"
 
 #include <string.h>
 
 #include "base/mem.h"
-
-#define MEAN_RATE 0.05 /* of means of recent requests */
-
-/* Sequences in the served order, linked through themselves. */
-typedef struct {
-    sequence *first, *last;
-    uint32_t n;
-} queue;
-
-struct scheduler {
-    sched_params params;
-    kv_cache *cache;
-    queue waiting, running;
-    sequence **planned; /* [max_num_seqs] */
-    uint32_t n_planned;
-    sched_prefix_stats prefix;
-    cost_model cost;
-    pace pace;
-    cost_work work;                          /* of what is planned */
-    bool prompts;                            /* are any in it? */
-    bool short_of_blocks;                    /* somebody waits for them */
-    double steps_per_answer, computed_share; /* recent means; backlog.h */
-};
 
 /* From the back: arrivals come in order, so the place is nearly always found at once. */
 static void queue_insert(queue *q, sequence *s) {
@@ -59,6 +36,7 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
     s->planned = mem_zalloc(p->max_num_seqs, sizeof *s->planned);
     if (s->planned == NULL) goto out_of_memory;
     sched_set_cost(s, &(cost_shape){0}, 0);
+    ridge_assert(!p->static_batches || p->max_model_len > 0);
     kv_cache_params cache = {.n_groups = p->n_groups,
                              .block_size = p->block_size,
                              .share = p->prefix_caching,
@@ -75,12 +53,6 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
 out_of_memory:
     sched_destroy(s);
     return RIDGE_FAIL(err, RIDGE_ENOMEM, "scheduler of %u sequences", p->max_num_seqs);
-}
-
-void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
-    cost_init(&s->cost, shape);
-    s->computed_share = 1;
-    s->pace.target_s = tpot_s;
 }
 
 void sched_destroy(scheduler *s) {
@@ -116,16 +88,12 @@ static void release_blocks(scheduler *s, sequence *q) {
     q->n_computed = q->n_scheduled = q->n_draft = 0;
 }
 
-static void note_answer(scheduler *s, const sequence *q) {
-    double n = q->n_tokens - q->n_prompt, mean = s->steps_per_answer;
-    s->steps_per_answer = mean > 0 ? mean + MEAN_RATE * (n - mean) : n;
-}
-
 void sched_remove(scheduler *s, sequence *q) {
     if (q->state == SEQUENCE_WAITING) queue_remove(&s->waiting, q);
     if (q->state == SEQUENCE_RUNNING) {
         queue_remove(&s->running, q);
-        note_answer(s, q);
+        if (!q->padding) outlook_note_answer(s, q);
+        s->n_padding -= q->padding;
     }
     release_blocks(s, q);
     q->state = SEQUENCE_DONE;
@@ -213,8 +181,7 @@ static void look_around(sequence *q, const kv_match *m) {
 
 static void note_hits(scheduler *s, sequence *q, uint32_t n_cached) {
     q->n_cached = n_cached;
-    double computed = 1 - (double)n_cached / q->n_tokens;
-    s->computed_share += MEAN_RATE * (computed - s->computed_share);
+    outlook_note_prompt(s, q);
     if (q->no_match || !s->params.prefix_caching) return;
     s->prefix.queries += q->n_tokens;
     s->prefix.hits += n_cached;
@@ -259,14 +226,26 @@ static void admit(scheduler *s, uint32_t *budget) {
     }
 }
 
-static void weigh(scheduler *s) {
-    s->work = (cost_work){0};
-    s->prompts = false;
-    for (uint32_t i = 0; i < s->n_planned; i++) {
-        const sequence *q = s->planned[i];
-        pace_add(&s->work, &s->cost.shape, q);
-        s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
+bool sched_let_in(scheduler *s, sequence *q) {
+    const kv_match none = {0};
+    return start(s, q, &none, 0);
+}
+
+/* The running ones have their tokens. */
+static sched_plan make_plan(scheduler *s, uint32_t n_tokens, uint32_t n_preempted) {
+    s->n_planned = 0;
+    for (sequence *q = s->running.first; q != NULL; q = q->next) {
+        if (q->n_scheduled == 0) continue;
+        kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
+        s->planned[s->n_planned++] = q;
     }
+    outlook_weigh(s);
+    sched_plan plan = {.sequences = s->planned,
+                       .n_sequences = s->n_planned,
+                       .n_tokens = n_tokens,
+                       .n_preempted = n_preempted};
+    plan.copies = kv_cache_take_copies(s->cache, &plan.n_copies);
+    return plan;
 }
 
 static uint32_t min(uint32_t a, uint32_t b) {
@@ -297,6 +276,10 @@ static void grant_drafts(scheduler *s, uint32_t *budget) {
 
 sched_plan sched_next(scheduler *s) {
     uint32_t budget = s->params.max_num_batched_tokens, n_preempted = 0;
+    if (s->params.static_batches) {
+        static_plan(s, &budget);
+        return make_plan(s, s->params.max_num_batched_tokens - budget, 0);
+    }
     for (sequence *q = s->running.first, *next; q != NULL && budget > 0; q = next) {
         n_preempted += reserve_or_preempt(s, q);
         if (q->state != SEQUENCE_RUNNING) break; /* q was the last one */
@@ -311,36 +294,14 @@ sched_plan sched_next(scheduler *s) {
     if (n_preempted == 0) admit(s, &budget);
     budget += held;
     grant_drafts(s, &budget);
-
-    s->n_planned = 0;
-    for (sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (q->n_scheduled == 0) continue;
-        kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
-        s->planned[s->n_planned++] = q;
-    }
-    weigh(s);
-    sched_plan plan = {.sequences = s->planned,
-                       .n_sequences = s->n_planned,
-                       .n_tokens = s->params.max_num_batched_tokens - budget,
-                       .n_preempted = n_preempted};
-    plan.copies = kv_cache_take_copies(s->cache, &plan.n_copies);
-    return plan;
-}
-
-void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {
-    s->work.n_wanted = n_wanted;
-    if (s->n_planned > 0) cost_learn(&s->cost, &s->work, s->prompts, seconds);
-}
-
-const cost_model *sched_cost(const scheduler *s) {
-    return &s->cost;
+    return make_plan(s, s->params.max_num_batched_tokens - budget, n_preempted);
 }
 
 void sched_commit(scheduler *s, bool computed) {
     for (uint32_t i = 0; i < s->n_planned; i++) {
         sequence *q = s->planned[i];
         uint32_t before = q->n_computed;
-        if (computed) q->n_computed += q->n_scheduled - q->n_draft;
+        if (computed && !q->padding) q->n_computed += q->n_scheduled - q->n_draft;
         if (q->n_draft > 0) kv_cache_shrink(s->cache, &q->kv, q->n_tokens);
         q->n_scheduled = q->n_draft = 0;
         bool prompt_done = before < q->n_prompt && q->n_computed >= q->n_prompt;
@@ -349,35 +310,12 @@ void sched_commit(scheduler *s, bool computed) {
     s->n_planned = 0;
 }
 
-static void add_running(const scheduler *s, const sequence *q, backlog *out) {
-    uint32_t known = q->n_computed + q->n_scheduled, lacks = q->n_tokens - known;
-    if (lacks == 0 || (lacks == 1 && q->n_tokens > q->n_prompt)) {
-        out->n_decoding++;
-        cost_add(&s->cost.shape, &out->decodes, known, 1, 1);
-    } else {
-        backlog_class_add(&out->running, &s->cost.shape, known, lacks);
-    }
-}
-
-void sched_get_backlog(const scheduler *s, backlog *out) {
-    *out = (backlog){.rates = s->cost.rates,
-                     .n_running = s->running.n,
-                     .n_places = s->short_of_blocks ? s->running.n : s->params.max_num_seqs,
-                     .steps_per_answer = s->steps_per_answer,
-                     .computed_share = s->computed_share};
-    if (s->n_planned > 0) out->step_s = cost_predict(&s->cost, &s->work);
-    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_running(s, q, out);
-    for (const sequence *q = s->waiting.first; q != NULL; q = q->next)
-        backlog_class_add(&out->waiting[backlog_class_of(q->priority)], &s->cost.shape, 0,
-                          q->n_tokens);
-}
-
 uint32_t sched_n_waiting(const scheduler *s) {
     return s->waiting.n;
 }
 
 uint32_t sched_n_running(const scheduler *s) {
-    return s->running.n;
+    return s->running.n - s->n_padding;
 }
 
 kv_cache *sched_cache(const scheduler *s) {

@@ -38,6 +38,9 @@ typedef struct {
      * sched_window_blocks. */
     uint32_t window[SEQUENCE_MAX_GROUPS];
     bool prefix_caching;
+    /* For comparison only (static.c): a batch runs until all of it is done. */
+    bool static_batches;
+    uint32_t max_model_len; /* of static batches: the room that each sequence gets */
 } sched_params;
 
 /* Blocks that suffice for a group with a window (p->block_size, max_num_seqs and
@@ -59,6 +62,10 @@ void sched_add(scheduler *s, sequence *q); /* SEQUENCE_NEW -> SEQUENCE_WAITING *
  */
 void sched_remove(scheduler *s, sequence *q);
 
+/* A running sequence has ended. True: it is out, as with sched_remove. False: in a static batch it
+ * stays as padding until none runs any more (sched_n_running); then it is to be removed. */
+bool sched_end(scheduler *s, sequence *q);
+
 /* The sequences with n_scheduled > 0, in the served order; borrowed until the next call. Empty when
  * there is nothing to do. */
 typedef struct {
@@ -78,7 +85,7 @@ void sched_learn(scheduler *s, uint32_t n_wanted, double seconds);
 void sched_commit(scheduler *s, bool computed);
 
 uint32_t sched_n_waiting(const scheduler *s);
-uint32_t sched_n_running(const scheduler *s);
+uint32_t sched_n_running(const scheduler *s); /* without padding */
 /* The cache's blocks (kv/cache.h): to read; and to keep and restore while nothing runs. */
 kv_cache *sched_cache(const scheduler *s);
 
@@ -87,6 +94,15 @@ typedef struct {
 } sched_prefix_stats;
 
 sched_prefix_stats sched_get_prefix_stats(const scheduler *s);
+
+/* In the last plan's step: room in the blocks that running sequences hold, in tokens, of all groups
+ * together (static batches: what is reserved for them), and the tokens in it. What several
+ * sequences share counts for each. */
+typedef struct {
+    uint64_t reserved, used;
+} sched_cache_use;
+
+sched_cache_use sched_get_cache_use(const scheduler *s);
 
 /* How things will stand after the planned step. */
 void sched_get_backlog(const scheduler *s, backlog *out);

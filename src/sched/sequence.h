@@ -42,6 +42,7 @@ struct sequence {
     uint32_t n_preempted; /* how often */
     uint32_t n_groups;
     kv_seq kv;
+    bool padding;               /* it has ended (static.c) */
     bool admitted;              /* once at least; then these say how its prompt met the cache: */
     uint32_t n_cached;          /* tokens found */
     uint32_t n_left_at, n_near; /* tokens of the longest way into the tree, in whole blocks; and the

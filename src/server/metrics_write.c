@@ -280,6 +280,10 @@ static void write_promises(const writer *w, const engine_stats *s) {
     counter(w, "ridge:step_prediction_error_total",
             "Sum of how far each prediction was off, as a part of the time that the step took.",
             s->step_error_sum);
+    counter(w, "ridge:ttft_predictions_total",
+            "Sequences whose first token's time was predicted: with a target for it.",
+            (double)s->ttft_predictions);
+    counter(w, "ridge:ttft_prediction_error_total", "The same sum for those.", s->ttft_error_sum);
 }
 
 static void write_held(const writer *w, const engine_stats *s) {
@@ -289,6 +293,10 @@ static void write_held(const writer *w, const engine_stats *s) {
     gauge(w, "ridge:kv_cache_tokens_used", "Tokens in those blocks.", used);
     gauge(w, "ridge:kv_cache_waste", "The part of that room without a token in it, 0 to 1.",
           room > used ? part_of(room - used, room) : 0);
+    counter(w, "ridge:kv_cache_reserved_token_steps_total", "That room, summed over all steps.",
+            s->kv_token_steps_reserved);
+    counter(w, "ridge:kv_cache_used_token_steps_total", "Those tokens, summed over all steps.",
+            s->kv_token_steps_used);
     gauge(w, "ridge:prefix_cache_blocks", "Blocks that only the prefix cache holds.",
           (double)s->kv_blocks_cached);
     gauge(w, "ridge:prefix_cache_bytes", "Bytes of them.", (double)s->kv_bytes_cached);

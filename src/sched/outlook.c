@@ -1,0 +1,85 @@
+/* sched/outlook: what the scheduler can say of the step it has planned and of those to come. */
+#include "sched/scheduler_internal.h"
+
+#define MEAN_RATE 0.05 /* of means of recent requests */
+
+void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
+    cost_init(&s->cost, shape);
+    s->pace.target_s = tpot_s;
+    s->computed_share = 1;
+}
+
+const cost_model *sched_cost(const scheduler *s) {
+    return &s->cost;
+}
+
+sched_cache_use sched_get_cache_use(const scheduler *s) {
+    return s->use;
+}
+
+/* Of the blocks that q holds, and the tokens that are in them after the step. */
+static void add_use(scheduler *s, const sequence *q) {
+    uint32_t size = s->params.block_size, n = q->n_computed + q->n_scheduled - q->n_draft;
+    for (uint32_t g = 0; g < s->params.n_groups; g++) {
+        const kv_table *t = &q->kv.tables[g];
+        uint32_t given_back = t->first * size;
+        s->use.reserved += (uint64_t)(t->n_blocks - t->first) * size;
+        s->use.used += n > given_back ? n - given_back : 0;
+    }
+}
+
+static void add_static_use(scheduler *s, const sequence *q) {
+    s->use.reserved += (uint64_t)static_room(s) * s->params.n_groups;
+    if (!q->padding) s->use.used += (uint64_t)(q->n_computed + q->n_scheduled) * s->params.n_groups;
+}
+
+void outlook_weigh(scheduler *s) {
+    s->work = (cost_work){0};
+    s->use = (sched_cache_use){0};
+    s->prompts = false;
+    for (uint32_t i = 0; i < s->n_planned; i++) {
+        const sequence *q = s->planned[i];
+        pace_add(&s->work, &s->cost.shape, q);
+        s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
+    }
+    for (const sequence *q = s->running.first; q != NULL; q = q->next)
+        s->params.static_batches ? add_static_use(s, q) : add_use(s, q);
+}
+
+void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {
+    s->work.n_wanted = n_wanted;
+    if (s->n_planned > 0) cost_learn(&s->cost, &s->work, s->prompts, seconds);
+}
+
+void outlook_note_answer(scheduler *s, const sequence *q) {
+    double n = q->n_tokens - q->n_prompt, mean = s->steps_per_answer;
+    s->steps_per_answer = mean > 0 ? mean + MEAN_RATE * (n - mean) : n;
+}
+
+void outlook_note_prompt(scheduler *s, const sequence *q) {
+    double computed = 1 - (double)q->n_cached / q->n_tokens;
+    s->computed_share += MEAN_RATE * (computed - s->computed_share);
+}
+
+static void add_running(const scheduler *s, const sequence *q, backlog *out) {
+    uint32_t known = q->n_computed + q->n_scheduled - q->n_draft, lacks = q->n_tokens - known;
+    if (lacks == 0 || (lacks == 1 && q->n_tokens > q->n_prompt)) {
+        out->n_decoding++;
+        cost_add(&s->cost.shape, &out->decodes, known, 1, 1);
+    } else {
+        backlog_class_add(&out->running, &s->cost.shape, known, lacks);
+    }
+}
+
+void sched_get_backlog(const scheduler *s, backlog *out) {
+    *out = (backlog){.rates = s->cost.rates,
+                     .n_running = s->running.n,
+                     .n_places = s->short_of_blocks ? s->running.n : s->params.max_num_seqs,
+                     .steps_per_answer = s->steps_per_answer,
+                     .computed_share = s->computed_share};
+    if (s->n_planned > 0) out->step_s = cost_predict(&s->cost, &s->work);
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_running(s, q, out);
+    for (const sequence *q = s->waiting.first; q != NULL; q = q->next)
+        backlog_class_add(&out->waiting[backlog_class_of(q->priority)], &s->cost.shape, 0,
+                          q->n_tokens);
+}
