@@ -7,9 +7,9 @@
  *                 + b[linear] * operations / peak + b[attention] * operations / peak
  *
  * A sum rather than the roofline's maximum, with a b for each part, because on a processor one
- * kernel does not hide another, and each kind reaches a part of its roof that is its own: so
- * prediction errs by half as much as with one b, and hardly depends on peaks measured on a busy
- * machine (docs/serving.md has the numbers).
+ * kernel does not hide another, and each kind reaches a part of its roof that is its own: with one
+ * b predictions of mixed steps err more, and far more where the peaks were measured on a busy
+ * machine.
  *
  * Learning: least squares of relative errors, old steps forgotten, every coefficient at least 0,
  * and on top a common factor that follows the machine's speed within a few steps. Steps with and
