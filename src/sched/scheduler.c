@@ -151,11 +151,14 @@ static uint32_t spare_blocks(const scheduler *s, uint32_t n_growing) {
 }
 
 /* Will a step later more than m of q's tokens be known, because p, which is before it, computes
- * them now? */
+ * them now? Of a stream that decodes nothing is expected, though q goes on with its very answer: it
+ * brings one token a step, and q could compute them all at once. */
 static bool will_know_more(const scheduler *s, const sequence *q, const sequence *p,
                            const kv_match *m) {
     uint32_t known = p->n_computed + p->n_scheduled, size = s->params.block_size;
-    if (p->n_scheduled == 0 || p->salt != q->salt) return false;
+    bool decodes = p->n_computed >= p->n_prompt && p->n_scheduled == 1;
+    bool enters = p->kv.node != NULL; /* else nobody will ever find what it computes */
+    if (p->n_scheduled == 0 || decodes || !enters || p->salt != q->salt) return false;
     bool tail = p->n_computed < p->n_prompt && known >= p->n_prompt; /* is entered too */
     if (known > q->n_tokens - 1) known = q->n_tokens - 1;
     if (!tail) known = known / size * size;

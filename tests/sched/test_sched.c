@@ -347,6 +347,38 @@ static void test_who_shares(void **state) {
               "f:0+9 f.\n");
 }
 
+/* Nobody waits for what will never be found: one that keeps away from the cache enters nothing. */
+static void test_who_is_not_waited_for(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 100, 4, 100);
+    arrive_saying(w, 1, 9, 4);
+    w->sequences[0].kv.apart = w->sequences[0].no_match = true;
+    arrive_saying(w, 1, 9, 1);
+    arrive_saying(w, 2, 3, 1);
+    while (step(w)) continue;
+    expect(w, "a:0+9 b:0+9 c:0+3 b. c.\n"
+              "a:9+1\n"
+              "a:10+1\n"
+              "a:11+1 a.\n");
+}
+
+/* A prompt that goes on with the answer which a stream is just giving, token by token, waits for
+ * the stream's prompt, not for its answer. */
+static void test_no_answer_is_waited_for(void **state) {
+    (void)state;
+    caching = true;
+    world *w = world_make(8, 100, 1, 100);
+    arrive_saying(w, 0, 3, 5);
+    arrive_saying(w, 0, 30, 1);
+    while (step(w)) continue;
+    expect(w, "a:0+3\n"
+              "a:3+1 b:3+27 b.\n"
+              "a:4+1\n"
+              "a:5+1\n"
+              "a:6+1 a.\n");
+}
+
 /* What the preempted one had computed is still there when it comes back, but for what the other
  * took of it. */
 static void test_preemption_keeps_what_it_can(void **state) {
@@ -460,6 +492,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_one_prefill_for_many, no_caching),
         cmocka_unit_test_teardown(test_a_prefix_in_chunks, no_caching),
         cmocka_unit_test_teardown(test_who_shares, no_caching),
+        cmocka_unit_test_teardown(test_who_is_not_waited_for, no_caching),
+        cmocka_unit_test_teardown(test_no_answer_is_waited_for, no_caching),
         cmocka_unit_test_teardown(test_preemption_keeps_what_it_can, no_caching),
         cmocka_unit_test_teardown(test_a_failed_step_is_not_cached, no_caching),
         cmocka_unit_test_teardown(test_random_traffic_with_a_cache, no_caching),
