@@ -17,14 +17,13 @@ struct kv_cache {
 
 static ridge_status create(kv_cache *c, ridge_error *err) {
     const kv_cache_params *p = &c->params;
-    uint64_t n_nodes = 0;
-    for (uint32_t g = 0; g < p->n_groups; g++) {
+    for (uint32_t g = 0; g < p->n_groups; g++)
         RIDGE_TRY(kv_pool_create(&c->pools[g], p->n_blocks[g], err));
-        n_nodes += p->n_blocks[g];
-    }
     if (!p->share) return RIDGE_OK;
-    if (n_nodes > UINT32_MAX / 2) n_nodes = UINT32_MAX / 2;
-    RIDGE_TRY(kv_prefix_create(&c->tree, (uint32_t)n_nodes + 64, p->block_size, err));
+    /* So many that one is always free. Each node but the roots names a block of a full group that
+     * is its alone; each root has such a node below it, or a sequence standing there that holds a
+     * block which no node names; one more is made before its block is. */
+    RIDGE_TRY(kv_prefix_create(&c->tree, 2 * kv_cache_capacity(c) + 1, p->block_size, err));
     c->copies = mem_zalloc(p->max_copies, sizeof *c->copies);
     bool made = c->copies != NULL;
     for (uint32_t g = 0; g < p->n_groups; g++) {

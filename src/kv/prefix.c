@@ -9,11 +9,11 @@
 #define SALT_TOKENS 2 /* a root's place among its siblings: the salt as two tokens */
 
 struct kv_prefix {
-    uint32_t n_nodes, n_free, block_size, room; /* room: of a node's tokens */
-    kv_node *nodes;                             /* [n_nodes] */
-    kv_node **free;                             /* [n_nodes]; free[0, n_free) */
-    int32_t *tokens;                            /* [n_nodes][room] */
-    kv_node top;                                /* its children are the roots */
+    uint32_t n_nodes, n_made, n_free, block_size, room; /* room: of a node's tokens */
+    kv_node *nodes;  /* [n_nodes]; those of [n_made, n_nodes) have never been used */
+    kv_node **free;  /* [n_nodes]; free[0, n_free): used before */
+    int32_t *tokens; /* [n_nodes][room] */
+    kv_node top;     /* its children are the roots */
     uint32_t random;
 };
 
@@ -29,8 +29,7 @@ ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_
     size_t n_tokens;
     if (mem_mul(n_nodes, t->room, &n_tokens)) t->tokens = mem_zalloc(n_tokens, sizeof *t->tokens);
     if (t->nodes == NULL || t->free == NULL || t->tokens == NULL) goto fail;
-    t->n_nodes = t->n_free = n_nodes;
-    for (uint32_t i = 0; i < n_nodes; i++) t->free[i] = &t->nodes[n_nodes - 1 - i];
+    t->n_nodes = n_nodes;
     *out = t;
     return RIDGE_OK;
 fail:
@@ -100,8 +99,8 @@ static void link_out(kv_node *node) {
 }
 
 static kv_node *insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uint32_t n) {
-    if (t->n_free == 0) return NULL;
-    kv_node *node = t->free[--t->n_free];
+    if (t->n_free == 0 && t->n_made == t->n_nodes) return NULL;
+    kv_node *node = t->n_free > 0 ? t->free[--t->n_free] : &t->nodes[t->n_made++];
     int32_t *room = t->tokens + (size_t)(node - t->nodes) * t->room;
     memcpy(room, tokens, n * sizeof *tokens);
     t->random ^= t->random << 13; /* xorshift32 (Marsaglia, 2003) */
@@ -184,7 +183,7 @@ void kv_prefix_prune(kv_prefix *t, kv_node *node) {
 }
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t) {
-    return t->n_nodes - t->n_free;
+    return t->n_made - t->n_free;
 }
 
 /* Of the siblings below `node` and all their descendants; recursive by siblings and by depth: a

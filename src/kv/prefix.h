@@ -8,7 +8,7 @@
  *
  * The radix tree of SGLang's RadixAttention (Zheng et al., 2023), cut at block borders as vLLM's
  * automatic prefix caching cuts its hashes. Pure: it neither holds nor frees blocks, cache.h does.
- * All memory is taken at the start. One thread.
+ * All memory is taken at the start, and touched when it is first used. One thread.
  */
 #ifndef RIDGE_KV_PREFIX_H
 #define RIDGE_KV_PREFIX_H

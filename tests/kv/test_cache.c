@@ -237,6 +237,19 @@ static void test_matches_count_to_the_token(void **state) {
     kv_cache_destroy(c);
 }
 
+/* As many tenants as there are blocks, each with a prompt of its own in one: each has its root. */
+static void test_as_many_tenants_as_blocks(void **state) {
+    (void)state;
+    enum { N = 300 };
+    kv_cache *c = plain_cache(N + 1);
+    for (uint64_t round = 0; round < 2; round++)
+        for (uint64_t salt = 1; salt <= N; salt++) {
+            const int32_t text[] = {(int32_t)salt, 2, 3};
+            assert_int_equal(visit(c, text, 3, salt), round == 0 ? 0 : 2);
+        }
+    kv_cache_destroy(c);
+}
+
 /* The pool holds three blocks: what was used last stays, and of a prefix its beginning. */
 static void test_the_oldest_leaf_goes_first(void **state) {
     (void)state;
@@ -367,6 +380,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_given_is_what_was_computed),
         cmocka_unit_test(test_without_sharing),
         cmocka_unit_test(test_matches_count_to_the_token),
+        cmocka_unit_test(test_as_many_tenants_as_blocks),
         cmocka_unit_test(test_the_oldest_leaf_goes_first),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_the_nearest_text),
