@@ -114,9 +114,11 @@ static ridge_status read_prefixes(engine *e, ridge_error *err) {
     if (status == RIDGE_OK)
         log_printf(p->log, LOG_INFO, "prefix cache: %llu tokens out of %s",
                    (unsigned long long)n_tokens, p->prefix_cache_file);
-    else if (status != RIDGE_ENOTFOUND)
-        log_printf(p->log, LOG_WARN, "the prefix cache starts empty: %s", why.text);
-    if (status == RIDGE_EUNSUPPORTED) { /* some other file: it is not ours to replace */
+    bool ours = status == RIDGE_OK || status == RIDGE_ENOTFOUND || status == RIDGE_EFORMAT;
+    if (status != RIDGE_OK && status != RIDGE_ENOTFOUND)
+        log_printf(p->log, LOG_WARN, "the prefix cache starts empty: %s%s", why.text,
+                   ours ? "" : "; it will be left as it is");
+    if (!ours) { /* a pipe, a device, another kind of file, one of someone else */
         mem_free(e->prefix_cache_file);
         e->prefix_cache_file = NULL;
     }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -127,7 +128,9 @@ static ridge_status write_to(const engine *e, const char *path, const kv_node *c
     writer w = {.hash = XXH3_createState(), .block = mem_alloc(largest)};
     uint32_t *place = mem_zalloc(e->kv_layout.groups[group].n_blocks, sizeof *place);
     ridge_status status = RIDGE_OK;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    /* A new file of our own, whatever stood there: not through a link, nor one others can read. */
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (fd >= 0) w.file = fdopen(fd, "wb");
     if (w.hash == NULL || w.block == NULL || place == NULL)
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s", path);
@@ -149,8 +152,8 @@ static ridge_status write_to(const engine *e, const char *path, const kv_node *c
     return status;
 }
 
-ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
-                               ridge_error *err) {
+static ridge_status replace(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
+                            ridge_error *err) {
     const kv_node **nodes;
     size_t n;
     char temporary[4096];
@@ -170,14 +173,24 @@ ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, 
     return status;
 }
 
+/* A link stays: the file that it leads to is replaced. */
+ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
+                               ridge_error *err) {
+    char *real = realpath(path, NULL); /* NULL: nothing there yet */
+    ridge_status status = replace(e, real != NULL ? real : path, max_bytes, n_tokens, err);
+    free(real);
+    return status;
+}
+
 /* Reading. */
 
 static ridge_status check_header(const engine *e, const mapfile *f, const char *path,
                                  prefix_header *h, ridge_error *err) {
     uint64_t sum;
-    if (f->size < 8 || memcmp(f->data, MAGIC, 8) != 0)
-        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
-                          "%s: not a prefix cache of this format; it will be left as it is", path);
+    size_t n_magic = f->size < sizeof h->magic ? f->size : sizeof h->magic;
+    if (f->size == 0) return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "%s: empty", path);
+    if (memcmp(f->data, MAGIC, n_magic) != 0)
+        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED, "%s: not a prefix cache of this format", path);
     if (f->size < sizeof *h + sizeof sum)
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: damaged: only %zu bytes", path, f->size);
     memcpy(h, f->data, sizeof *h);

@@ -19,8 +19,8 @@
  * (NULL allowed): how many the prefixes written have. */
 ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
                                ridge_error *err) RIDGE_CHECKED;
-/* RIDGE_ENOTFOUND: there is none; RIDGE_EUNSUPPORTED: no such file at all; RIDGE_EFORMAT: damaged,
- * or another's. Takes what fits. */
+/* RIDGE_ENOTFOUND: there is none, or it is empty; RIDGE_EFORMAT: damaged, or another engine's;
+ * RIDGE_EUNSUPPORTED: something else altogether; or it can't be read. Takes what fits. */
 ridge_status prefix_file_read(engine *e, const char *path, uint64_t *n_tokens,
                               ridge_error *err) RIDGE_CHECKED;
 

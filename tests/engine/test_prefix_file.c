@@ -145,8 +145,8 @@ static void test_damage_is_seen(void **state) {
         expect_refusal(&p, "checksum");
         data[i] ^= 0x40;
     }
-    const size_t lengths[] = {n - 1, n / 2, 200, 20};
-    for (size_t i = 0; i < 4; i++) {
+    const size_t lengths[] = {n - 1, n / 2, 200, 20, 5};
+    for (size_t i = 0; i < 5; i++) {
         write_file(data, lengths[i]);
         expect_refusal(&p, "damaged");
     }
@@ -230,6 +230,56 @@ static void test_where_it_cannot_be_written(void **state) {
     mem_free(path);
 }
 
+/* What is no file of ours stays as it is; an empty one is taken for none. */
+static void test_what_stands_there(void **state) {
+    (void)state;
+    engine_params p = params();
+    int32_t ids[8];
+    struct stat st;
+    char target[64], laid[80];
+    p.model_path = path = tiny_model_write("llama");
+    for (int i = 0; i < 2; i++) {
+        unlink(file);
+        assert_int_equal(i == 0 ? mkfifo(file, 0600) : mkdir(file, 0700), 0);
+        engine *e = open_with(&p);
+        assert_non_null(strstr(said, "it will be left as it is"));
+        ask(e, 1, 20, 0, ids);
+        engine_close(e);
+        assert_null(strstr(said, "into"));
+        assert_int_equal(stat(file, &st), 0);
+        assert_true(i == 0 ? S_ISFIFO(st.st_mode) : S_ISDIR(st.st_mode));
+        assert_int_equal(i == 0 ? unlink(file) : rmdir(file), 0);
+    }
+    write_file("", 0);
+    assert_int_equal(chmod(file, 0644), 0);
+    engine *e = open_with(&p);
+    assert_string_equal(said, "");
+    ask(e, 1, 20, 0, ids);
+    engine_close(e);
+    assert_int_equal(stat(file, &st), 0);
+    assert_true(st.st_size > 0 && (st.st_mode & 0777) == 0600);
+    /* Through a link; and past what someone has laid where the new file is made. */
+    snprintf(target, sizeof target, "%s-target", file);
+    snprintf(laid, sizeof laid, "%s.%ld", target, (long)getpid());
+    assert_int_equal(rename(file, target), 0);
+    assert_int_equal(symlink(target, file), 0);
+    assert_int_equal(symlink("/nowhere/at/all", laid), 0);
+    for (int i = 0; i < 2; i++) {
+        e = open_with(&p);
+        assert_non_null(strstr(said, "out of"));
+        assert_int_equal(ask(e, 1 + i, 20, 0, ids), i == 0 ? 19 : 0);
+        engine_close(e);
+    }
+    assert_int_equal(lstat(file, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    e = open_with(&p);
+    assert_int_equal(ask(e, 2, 20, 0, ids), 19);
+    engine_close(e);
+    unlink(target);
+    unlink(path);
+    mem_free(path);
+}
+
 static int setup(void **state) {
     (void)state;
     static char name[] = "/tmp/ridge-prefixes-XXXXXX";
@@ -252,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_anothers),
         cmocka_unit_test(test_what_is_used_most_stays),
         cmocka_unit_test(test_where_it_cannot_be_written),
+        cmocka_unit_test(test_what_stands_there),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
