@@ -107,10 +107,13 @@ ridge_status engine_open_cache(engine *e, ridge_error *err) {
                       .block_size = p->block_size,
                       .n_groups = l->n_groups,
                       .prefix_caching = p->prefix_caching};
+    bool any_full = false;
     for (uint32_t g = 0; g < l->n_groups; g++) {
         s.window[g] = l->groups[g].window;
+        any_full = any_full || s.window[g] == 0;
         e->kv_token_bytes += dev_kv_bytes_per_block(l, g) / p->block_size;
     }
+    if (!any_full) s.window[0] = 0; /* as kv/cache.h has it: the whole context is kept there */
     uint64_t n_blocks;
     RIDGE_TRY(choose_blocks(e, &s, &n_blocks, err));
     RIDGE_TRY(choose_context(e, n_blocks, err));

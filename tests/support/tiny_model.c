@@ -123,7 +123,7 @@ char *tiny_model_write_cut(const char *kind, uint32_t max_layers) {
     size_t n_arch = strcspn(kind, "-");
     memcpy(t.arch, kind, n_arch);
     bool gemma = strncmp(t.arch, "gemma", 5) == 0;
-    uint32_t n_layers = strcmp(t.arch, "gemma3") == 0 ? 7 : 3;
+    uint32_t n_layers = strcmp(kind, "gemma3") == 0 ? 7 : 3; /* of fewer than 6 none is full */
     if (n_layers > max_layers) n_layers = max_layers;
     gguf_write_string(&t.w, "general.architecture", t.arch);
     put_u32(&t, "block_count", n_layers);
