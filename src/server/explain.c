@@ -62,6 +62,8 @@ static void put_answer(buf *out, const engine_usage *u) {
     put_ms(out, u->decode_s / n);
     buf_puts(out, " each");
     put_roof(out, &u->decode);
+    if (u->draft_tokens > 0)
+        buf_printf(out, ", %u of %u drafted ones accepted", u->accepted_tokens, u->draft_tokens);
     if (mean_batch(&u->decode) > 1.05)
         buf_printf(out, ", in steps of %.1f sequences on average", mean_batch(&u->decode));
 }
@@ -136,6 +138,9 @@ void explain_write(const engine_usage *u, double total_s, buf *out) {
                    n_steps > 0 ? (double)(u->prefill.n_seqs + u->decode.n_seqs) / n_steps : 0);
     put_roof_field(out, "prefill_roof_percent", &u->prefill);
     put_roof_field(out, "decode_roof_percent", &u->decode);
+    if (u->draft_tokens > 0)
+        buf_printf(out, ",\"drafted_tokens\":%u,\"accepted_tokens\":%u", u->draft_tokens,
+                   u->accepted_tokens);
     buf_printf(out, ",\"preemptions\":%u,\"parts_ms\":{", u->n_preempted);
     for (explain_part i = 0; i < EXPLAIN_N_PARTS; i++)
         buf_json_field(out, names[i], p.seconds[i] * 1e3);

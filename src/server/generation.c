@@ -341,10 +341,9 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
         return true;
     }
     if (status == RIDGE_EFULL) {
-        metrics_rejected(&g->server->metrics, METRICS_QUEUE_FULL);
+        metrics_queue_full(&g->server->metrics);
         return api_fail(e, 429, NULL, "too many requests are waiting; try again later");
     }
-    if (status == RIDGE_EBUSY) metrics_rejected(&g->server->metrics, METRICS_SLO);
     return api_fail_from(e, err.where, &err);
 }
 

@@ -125,8 +125,8 @@ void metrics_prompt_done(metrics *m, uint32_t n_choices, uint32_t n_longest) {
     histogram_add(&m->n_longest, n_longest);
 }
 
-void metrics_rejected(metrics *m, metrics_rejection why) {
-    m->rejected[why]++;
+void metrics_queue_full(metrics *m) {
+    m->n_queue_full++;
 }
 
 double metrics_silent_s(const metrics *m, const engine_stats *s, double now_s) {

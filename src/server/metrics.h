@@ -17,8 +17,6 @@
 
 #define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
-typedef enum { METRICS_QUEUE_FULL, METRICS_SLO, METRICS_N_REJECTIONS } metrics_rejection;
-
 /* The engine's counters at one time: rates are taken between two of them. */
 typedef struct {
     double time_s, flops, bytes, step_s, roof_s;
@@ -34,8 +32,8 @@ typedef struct {
 
     uint64_t n_live; /* sequences submitted whose last event is still to come */
     double last_submit_s;
-    uint64_t finished[ENGINE_ERROR + 1]; /* [engine_finish] */
-    uint64_t rejected[METRICS_N_REJECTIONS];
+    uint64_t finished[ENGINE_ERROR + 1];              /* [engine_finish] */
+    uint64_t n_queue_full;                            /* requests that found no room in the queue */
     uint64_t n_recorded, n_record_lost;               /* set by who records, before each scrape */
     histogram ttft, itl, tpot;                        /* seconds */
     histogram e2e, queue, inference, prefill, decode; /* seconds */
@@ -68,7 +66,7 @@ void metrics_submitted(metrics *m, metrics_sequence *s, double arrived_s, uint32
 void metrics_event(metrics *m, metrics_sequence *s, const engine_event *e, double now_s);
 /* A prompt's choices are all over: how many, and the longest. */
 void metrics_prompt_done(metrics *m, uint32_t n_choices, uint32_t n_longest);
-void metrics_rejected(metrics *m, metrics_rejection why);
+void metrics_queue_full(metrics *m);
 
 /* While it has work: seconds since the engine last began or ended a step. */
 double metrics_silent_s(const metrics *m, const engine_stats *stats, double now_s);

@@ -4,6 +4,7 @@
  * name ends in _total, in its TYPE line too; vLLM has one histogram whose name does.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "server/metrics.h"
@@ -139,16 +140,25 @@ static void write_tokens(const writer *w, const engine_stats *s) {
     counter(w, "vllm:generation_tokens_total", "Tokens generated.", (double)s->generation_tokens);
 }
 
-static void write_speculation(const writer *w) {
-    counter(w, "vllm:spec_decode_num_drafts_total", "Drafts verified.", 0);
-    counter(w, "vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", 0);
-    counter(w, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", 0);
-    family(w, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
-           "Drafted tokens accepted, by their place in the draft.");
-    series(w, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "position=\"0\"", 0);
+static void write_speculation(const writer *w, const engine_stats *s) {
+    static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    counter(w, "vllm:spec_decode_num_drafts_total", "Drafts verified.", (double)s->drafts);
+    counter(w, "vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.",
+            (double)s->draft_tokens);
+    counter(w, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.",
+            (double)s->accepted_tokens);
+    family(w, name, "counter", "Drafted tokens accepted, by their place in the draft.");
+    for (int i = 0; i < ENGINE_MAX_DRAFT; i++) {
+        char position[24];
+        snprintf(position, sizeof position, "position=\"%d\"", i);
+        series(w, name, position, (double)s->accepted_at[i]);
+    }
+    gauge(w, "ridge:speculation_saved_seconds",
+          "What drafts have saved of the steps' time so far, by reckoning; negative: cost.",
+          s->draft_saved_s);
 }
 
-static void write_endings(const writer *w, const metrics *m) {
+static void write_endings(const writer *w, const metrics *m, const engine_stats *s) {
     static const struct {
         const char *label;
         engine_finish finish;
@@ -163,10 +173,8 @@ static void write_endings(const writer *w, const metrics *m) {
     series(w, "vllm:request_success_total", "finished_reason=\"repetition\"", 0);
     counter(w, "vllm:corrupted_requests_total", "Sequences with a logit that was no number.", 0);
     family(w, "vllm:admission_rejections_total", "counter", "Requests answered with 429.");
-    series(w, "vllm:admission_rejections_total", "reason=\"queue_full\"",
-           (double)m->rejected[METRICS_QUEUE_FULL]);
-    series(w, "vllm:admission_rejections_total", "reason=\"slo\"",
-           (double)m->rejected[METRICS_SLO]);
+    series(w, "vllm:admission_rejections_total", "reason=\"queue_full\"", (double)m->n_queue_full);
+    series(w, "vllm:admission_rejections_total", "reason=\"slo\"", (double)s->shed);
 }
 
 static void write_histograms(const writer *w, const metrics *m, const engine_stats *s) {
@@ -321,8 +329,8 @@ const buf *metrics_write(metrics *m, const engine_stats *s, double now_s) {
     write_cache(&w, s);
     write_infos(&w, m);
     write_tokens(&w, s);
-    write_speculation(&w);
-    write_endings(&w, m);
+    write_speculation(&w, s);
+    write_endings(&w, m, s);
     write_histograms(&w, m, s);
     write_rates(&w, m, s, now_s);
     write_steps(&w, s);

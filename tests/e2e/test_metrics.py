@@ -11,6 +11,7 @@ import pytest
 parser = pytest.importorskip("prometheus_client.parser")
 
 MODEL = "smollm2-135m"
+N_POSITIONS = 16  # the longest draft
 FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160,
                640, 2560]
 TOKEN_GAP = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80]
@@ -33,7 +34,7 @@ COUNTERS = {
     "request_success": REASONS, "corrupted_requests": [{}],
     "admission_rejections": [{"reason": r} for r in ("queue_full", "slo")], "spec_decode_num_drafts": [{}],
     "spec_decode_num_draft_tokens": [{}], "spec_decode_num_accepted_tokens": [{}],
-    "spec_decode_num_accepted_tokens_per_pos": [{"position": "0"}]}
+    "spec_decode_num_accepted_tokens_per_pos": [{"position": str(i)} for i in range(N_POSITIONS)]}
 GAUGES = {"num_requests_running": [{}], "num_requests_waiting": [{}], "kv_cache_usage_perc": [{}],
           "num_requests_waiting_by_reason": [{"reason": "capacity"}, {"reason": "deferred"}],
           "engine_sleep_state": [{"sleep_state": s} for s in ("weights_offloaded", "discard_all")]}
@@ -165,7 +166,7 @@ def test_choices_refusals_and_clients_that_leave(own):
     room, used = during.get("ridge:kv_cache_tokens_reserved"), during.get("ridge:kv_cache_tokens_used")
     assert 10 <= used <= room < used + 16 and room % 16 == 0
     assert during.get("ridge:kv_cache_waste") == pytest.approx(1 - used / room)
-    assert during.histogram("vllm:time_to_first_token_seconds")[2] == 5
+    assert during.histogram("vllm:time_to_first_token_seconds")[2] >= 5
     assert during.histogram("vllm:e2e_request_latency_seconds")[2] >= 4  # and those of the refused one
     deadline = time.monotonic() + 10
     while (after := Scrape(own)).get("vllm:num_requests_running") > 0 and time.monotonic() < deadline:

@@ -36,8 +36,14 @@ static void test_decode(void **state) {
     check(&u, .6, EXPLAIN_DECODE,
           "Its answer took 500 ms of 600 ms: 10 tokens after the first, 50.0 ms each, at 80 % of "
           "the memory roof, in steps of 3.2 sequences on average.");
-    u.decode.compute_s = .3;
+    u.draft_tokens = 9;
+    u.accepted_tokens = 5;
     u.decode.n_seqs = 10;
+    check(&u, .6, EXPLAIN_DECODE,
+          "Its answer took 500 ms of 600 ms: 10 tokens after the first, 50.0 ms each, at 80 % of "
+          "the memory roof, 5 of 9 drafted ones accepted.");
+    u.draft_tokens = u.accepted_tokens = 0;
+    u.decode.compute_s = .3;
     u.completion_tokens = 2;
     check(&u, .6, EXPLAIN_DECODE,
           "Its answer took 500 ms of 600 ms: 1 token after the first, 500 ms each, at 80 % of the "

@@ -157,10 +157,14 @@ static void test_a_request_that_never_ran(void **state) {
     metrics_submitted(&m, &q, 100, 50, 100);
     engine_event e = {.finish = ENGINE_CANCELLED, .usage = {.prompt_tokens = 70}};
     metrics_event(&m, &q, &e, 101);
-    metrics_rejected(&m, METRICS_QUEUE_FULL);
+    metrics_queue_full(&m);
+    s.shed = 4;
+    s.accepted_at[2] = 3;
     const buf *text = scrape(&m, &s, 101);
     check_value(text, "vllm:request_success_total", ",finished_reason=\"abort\"", 1);
     check_value(text, "vllm:admission_rejections_total", ",reason=\"queue_full\"", 1);
+    check_value(text, "vllm:admission_rejections_total", ",reason=\"slo\"", 4);
+    check_value(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total", ",position=\"2\"", 3);
     check_histogram(text, "vllm:e2e_request_latency_seconds", 1, 1);
     static const char *const empty[] = {
         "vllm:time_to_first_token_seconds", "vllm:request_queue_time_seconds",
