@@ -295,6 +295,20 @@ def test_the_real_server(ridge, server, tmp_path):
     assert chat["output_tokens"] == alone["output_tokens"] and chat["input_tokens"] > alone["input_tokens"]
 
 
+def test_a_recording_is_replayed(ridge, serve, model, tmp_path):
+    """What `ridge serve --record` wrote is a trace: the same lengths, and the beginnings that were shared still are."""
+    flags = ["--num-requests", "4", "--concurrency", "2", "--json"]
+    server = serve(model("smollm2-135m"), "--record", tmp_path / "record")
+    asked = ridge.json("load", server.url, *flags, "--prefix-tokens", "512", "--input-len", "uniform:4:9", "--output-len",
+                       "uniform:1:3")
+    assert server.stop() == 0
+    server = serve(model("smollm2-135m"))
+    again = ridge.json("load", server.url, "--trace", tmp_path / "record", "--trace-speed", "100", "--json")
+    for field in ("completed", "input_tokens", "output_tokens"):
+        assert again[field] == asked[field]
+    assert again["cached_tokens"] >= 3 * 512
+
+
 def test_text_report(ridge, fake):
     text = ridge.text("load", f"http://127.0.0.1:{fake.port}/half_busy", "--num-requests", "4", "--slo-ttft", "9000")
     assert "2 of 4 requests succeeded" in text
