@@ -6,7 +6,8 @@
  * timed. Every figure is the median of --repeat runs. mbu counts the weights once per step, and the
  * KV that is read.
  *
- * With --profile or --svg each result keeps what the device says of its operations.
+ * With --profile or --svg each result keeps what the device says of its operations. With --sampler
+ * decode runs once for each way to draw a token; without, tokens are the likeliest.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ typedef struct {
     engine_args engine;
     uint64_t prompt, gen, repeat;
     const char *batch_list, *svg;
-    bool json, profile, kernels;
+    bool json, profile, kernels, sampler;
     uint64_t kernel_bytes;
     uint32_t batches[MAX_BATCHES], max_batch;
     size_t n_batches;
@@ -37,11 +38,34 @@ typedef struct {
 typedef struct {
     bool decode;
     uint32_t batch;
+    const char *sampling; /* how tokens were drawn */
     uint64_t tokens;
     double seconds, flops, bytes;
+    double sample_s;       /* of seconds */
     dev_profile_row *rows; /* [n_rows], owned; NULL: not asked for */
     size_t n_rows;
 } bench_result;
+
+/* How --sampler draws tokens: what requests ask for, one thing at a time. */
+typedef struct {
+    const char *name;
+    float temperature;
+    int32_t top_k;
+    float top_p, min_p, frequency_penalty;
+    int n_logprobs;
+} bench_sampling;
+
+static const bench_sampling samplings[] = {
+    {"greedy", 0, 0, 1, 0, 0, -1},
+    {"temperature 0.8", 0.8f, 0, 1, 0, 0, -1},
+    {"top_k 40, top_p 0.95", 0.8f, 40, 0.95f, 0, 0, -1},
+    {"top_p 0.95", 0.8f, 0, 0.95f, 0, 0, -1},
+    {"min_p 0.05", 0.8f, 0, 1, 0.05f, 0, -1},
+    {"logprobs 20", 1, 0, 1, 0, 0, 20},
+    {"penalties", 0.8f, 0, 1, 0, 0.3f, -1},
+};
+#define N_SAMPLINGS (sizeof samplings / sizeof *samplings)
+#define MAX_RESULTS (1 + MAX_BATCHES * N_SAMPLINGS)
 
 static bool wants_profile(const bench_args *a) {
     return a->profile || a->svg != NULL;
@@ -64,7 +88,7 @@ static bool parse_batches(bench_args *a) {
 
 /* Submits n sequences of random tokens (always the same ones), each to answer max_tokens. */
 static ridge_status submit_all(engine *e, uint32_t n, uint64_t n_prompt, uint64_t max_tokens,
-                               ridge_error *err) {
+                               const bench_sampling *sampling, ridge_error *err) {
     int32_t *ids = mem_zalloc(n_prompt, sizeof *ids);
     if (ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "prompt");
     ridge_status status = RIDGE_OK;
@@ -79,6 +103,13 @@ static ridge_status submit_all(engine *e, uint32_t n, uint64_t n_prompt, uint64_
         r.n_prompt = n_prompt;
         r.max_tokens = (uint32_t)max_tokens;
         r.ignore_eos = true;
+        r.sampling.temperature = sampling->temperature;
+        r.sampling.top_k = sampling->top_k;
+        r.sampling.top_p = sampling->top_p;
+        r.sampling.min_p = sampling->min_p;
+        r.sampling.frequency_penalty = sampling->frequency_penalty;
+        r.sampling.n_logprobs = sampling->n_logprobs;
+        r.sampling.seed = s;
         uint64_t id;
         status = engine_submit(e, &r, &id, err);
     }
@@ -112,19 +143,30 @@ static void begin_count(engine *e) {
     engine_profile_take(e, &row, 1);
 }
 
+/* The sampler's row, among those of the device. */
+static void add_sampler_row(bench_result *out, uint64_t n_steps) {
+    size_t at = out->n_rows++;
+    for (; at > 0 && out->rows[at - 1].seconds < out->sample_s; at--)
+        out->rows[at] = out->rows[at - 1];
+    out->rows[at] = (dev_profile_row){.name = "sampler", .n = n_steps, .seconds = out->sample_s};
+}
+
 static void end_count(engine *e, bench_result *out) {
     engine_account account;
     engine_account_take(e, &account);
     out->flops = account.flops;
     out->bytes = account.weight_bytes + account.kv_bytes;
-    if (out->rows != NULL) out->n_rows = engine_profile_take(e, out->rows, MAX_ROWS);
+    out->sample_s = account.sample_s;
+    if (out->rows == NULL) return;
+    out->n_rows = engine_profile_take(e, out->rows, MAX_ROWS - 1);
+    add_sampler_row(out, account.n_steps);
 }
 
 static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *out,
                                 ridge_error *err) {
     size_t tokens, ended = 0;
     double seconds;
-    RIDGE_TRY(submit_all(e, 1, a->prompt, 1, err));
+    RIDGE_TRY(submit_all(e, 1, a->prompt, 1, samplings, err));
     begin_count(e);
     out->tokens = a->prompt;
     while (ended == 0) {
@@ -170,11 +212,12 @@ static ridge_status check_fits(const engine *e, const bench_args *a, ridge_error
     return RIDGE_OK;
 }
 
-static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch,
+                               const bench_sampling *sampling, bench_result *out,
                                ridge_error *err) {
     size_t tokens, ended = 0, n_ended = 0;
     double seconds;
-    RIDGE_TRY(submit_all(e, batch, a->prompt, answer_tokens(a, batch), err));
+    RIDGE_TRY(submit_all(e, batch, a->prompt, answer_tokens(a, batch), sampling, err));
     for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
     begin_count(e);
     for (uint64_t i = 0; i < a->gen; i++) {
@@ -199,24 +242,27 @@ static int by_seconds(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-static ridge_status run_once(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
-                             ridge_error *err) {
-    *out = (bench_result){.decode = batch > 0, .batch = batch > 0 ? batch : 1};
+static ridge_status run_once(engine *e, const bench_args *a, uint32_t batch,
+                             const bench_sampling *sampling, bench_result *out, ridge_error *err) {
+    *out = (bench_result){
+        .decode = batch > 0, .batch = batch > 0 ? batch : 1, .sampling = sampling->name};
     if (wants_profile(a)) {
         out->rows = mem_zalloc(MAX_ROWS, sizeof *out->rows);
         if (out->rows == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "profile");
     }
-    return batch == 0 ? run_prefill(e, a, out, err) : run_decode(e, a, batch, out, err);
+    return batch == 0 ? run_prefill(e, a, out, err) : run_decode(e, a, batch, sampling, out, err);
 }
 
 /* batch 0: prefill. The median of the repeats; one more run before them warms caches and clocks up.
  */
-static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch, bench_result *out,
+static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch,
+                               const bench_sampling *sampling, bench_result *out,
                                ridge_error *err) {
     bench_result runs[MAX_REPEAT + 1] = {0};
     ridge_status status = RIDGE_OK;
     uint64_t n = 0, middle = 1 + a->repeat / 2;
-    while (n <= a->repeat && status == RIDGE_OK) status = run_once(e, a, batch, &runs[n++], err);
+    while (n <= a->repeat && status == RIDGE_OK)
+        status = run_once(e, a, batch, sampling, &runs[n++], err);
     if (status == RIDGE_OK) {
         qsort(runs + 1, a->repeat, sizeof *runs, by_seconds);
         *out = runs[middle];
@@ -287,6 +333,8 @@ static void print_json(engine *e, const bench_args *a, const char *model,
         buf_json_field(&b, "flops_per_s", r->flops / r->seconds);
         buf_json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
         buf_json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
+        buf_printf(&b, ",\"sampling\":\"%s\"", r->sampling);
+        buf_json_field(&b, "sampler_share", r->sample_s / r->seconds);
         if (a->profile) profile_json(&b, r, peaks);
         buf_puts(&b, "}");
     }
@@ -302,14 +350,16 @@ static void print_table(engine *e, const bench_args *a, const machine_peaks *pea
     printf("%s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n", machine != NULL ? machine : "",
            peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
            peaks->f32_flops_per_s / 1e9);
-    printf("%-8s %6s %10s %10s %10s %7s %7s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s", "MBU",
-           "MFU");
+    printf("%-8s %6s %10s %10s %10s %7s %7s %8s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s",
+           "MBU", "MFU", "sampler");
     for (size_t i = 0; i < n; i++) {
         const bench_result *r = &results[i];
-        printf("%-8s %6u %10.1f %10.1f %10.1f %6.1f%% %6.1f%%\n", r->decode ? "decode" : "prefill",
-               r->batch, (double)r->tokens / r->seconds, r->bytes / r->seconds / 1e9,
-               r->flops / r->seconds / 1e9, 100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
-               100 * r->flops / r->seconds / peaks->int8_ops_per_s);
+        printf("%-8s %6u %10.1f %10.1f %10.1f %6.1f%% %6.1f%% %7.2f%%%s%s\n",
+               r->decode ? "decode" : "prefill", r->batch, (double)r->tokens / r->seconds,
+               r->bytes / r->seconds / 1e9, r->flops / r->seconds / 1e9,
+               100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
+               100 * r->flops / r->seconds / peaks->int8_ops_per_s, 100 * r->sample_s / r->seconds,
+               a->sampler ? "  " : "", a->sampler ? r->sampling : "");
         if (a->profile) profile_table(r, peaks);
     }
     mem_free(machine);
@@ -331,14 +381,15 @@ static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
                               const machine_peaks *peaks, const bench_result *results, size_t n,
                               ridge_error *err) {
     char *machine = machine_text(engine_isa(e), engine_n_threads(e));
-    char *name = cli_model_name(model), names[MAX_BATCHES + 1][32];
-    roofline_series series[MAX_BATCHES + 1];
+    char *name = cli_model_name(model), names[MAX_RESULTS][64];
+    roofline_series series[MAX_RESULTS];
     buf title = {0};
     ridge_status status;
     for (size_t i = 0; i < n; i++) {
         const bench_result *r = &results[i];
         if (r->decode)
-            snprintf(names[i], sizeof names[i], "decode x%u", r->batch);
+            snprintf(names[i], sizeof names[i], "decode x%u%s%s", r->batch, a->sampler ? ", " : "",
+                     a->sampler ? r->sampling : "");
         else
             snprintf(names[i], sizeof names[i], "prefill %llu", (unsigned long long)a->prompt);
         series[i] = (roofline_series){names[i], r->rows, r->n_rows};
@@ -375,7 +426,7 @@ static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
 static ridge_status run_model(bench_args *a, const char *model, ridge_error *err) {
     engine *e = NULL;
     machine_peaks peaks;
-    bench_result results[MAX_BATCHES + 1] = {0};
+    bench_result results[MAX_RESULTS] = {0};
     size_t n = 0;
     if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
@@ -384,9 +435,11 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
                                                  engine_weight_bytes(e), true))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    if (status == RIDGE_OK) status = run_median(e, a, 0, &results[n++], err);
-    for (size_t i = 0; i < a->n_batches && a->gen > 0 && status == RIDGE_OK; i++)
-        status = run_median(e, a, a->batches[i], &results[n++], err);
+    if (status == RIDGE_OK) status = run_median(e, a, 0, samplings, &results[n++], err);
+    size_t n_samplings = a->sampler ? N_SAMPLINGS : 1;
+    for (size_t i = 0; i < a->n_batches * n_samplings && a->gen > 0 && status == RIDGE_OK; i++)
+        status = run_median(e, a, a->batches[i / n_samplings], &samplings[i % n_samplings],
+                            &results[n++], err);
     if (status == RIDGE_OK && a->svg != NULL)
         status = write_svg(e, a, model, &peaks, results, n, err);
     if (status == RIDGE_OK && a->json)
@@ -401,7 +454,7 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
 static bool is_valid(bench_args *a, int n_args) {
     if (a->batch_list == NULL) a->batch_list = a->kernels ? "1,4,16,32,512" : "1";
     if (!parse_batches(a) || a->repeat < 1 || a->repeat > MAX_REPEAT || a->prompt < 1) return false;
-    return a->kernels ? n_args == 0 && a->svg == NULL && !a->profile : n_args == 1;
+    return a->kernels ? n_args == 0 && a->svg == NULL && !a->profile && !a->sampler : n_args == 1;
 }
 
 int cmd_bench(int argc, char **argv) {
@@ -420,6 +473,8 @@ int cmd_bench(int argc, char **argv) {
         {"profile", CLI_FLAG, &a.profile,
          "what each kind of operation takes, and how far from its roof"},
         {"svg", CLI_STRING, &a.svg, "write the roofline with every operation on it to this file"},
+        {"sampler", CLI_FLAG, &a.sampler,
+         "decode with each way to draw a token, for the sampler's share of a step"},
         {"kernels", CLI_FLAG, &a.kernels,
          "no model: the products alone, of every type (--batch 1,4,16,32,512)"},
         {"bytes", CLI_BYTES, &a.kernel_bytes, "random weights for --kernels (default 1G)"},
@@ -432,8 +487,8 @@ int cmd_bench(int argc, char **argv) {
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
     if (!is_valid(&a, n_args)) {
         fprintf(stderr,
-                "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1; --svg and "
-                "--profile with a MODEL)\n",
+                "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1; --svg, "
+                "--profile and --sampler with a MODEL)\n",
                 usage, MAX_REPEAT);
         return CLI_USAGE;
     }

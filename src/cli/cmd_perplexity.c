@@ -18,6 +18,7 @@ typedef struct {
     const int32_t *ids; /* [ctx] the window under way */
     uint32_t ctx;
     int32_t n_vocab;
+    const char *isa;
     double nll_all, nll_half;
     size_t n_all, n_half;
 } tally;
@@ -26,8 +27,8 @@ static void tally_row(void *context, uint64_t id, uint32_t position, const float
     tally *t = context;
     (void)id;
     if (position + 1 >= t->ctx) return;
-    double nll =
-        sampler_logsumexp(logits, (size_t)t->n_vocab) - (double)logits[t->ids[position + 1]];
+    double nll = sampler_logsumexp(logits, (size_t)t->n_vocab, t->isa) -
+                 (double)logits[t->ids[position + 1]];
     t->nll_all += nll;
     t->n_all++;
     if (position < t->ctx / 2) return;
@@ -118,6 +119,7 @@ int cmd_perplexity(int argc, char **argv) {
                             argv[1], n_ids, plural(n_ids), (size_t)ctx);
     if (status == RIDGE_OK) {
         t.n_vocab = engine_n_vocab(e);
+        t.isa = engine_isa(e);
         engine_on_logits(e, tally_row, &t);
         status = run_windows(e, &t, ids, n_ids / ctx, bos, &err);
     }

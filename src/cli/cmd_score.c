@@ -26,6 +26,7 @@ typedef struct {
     const int32_t *ids;
     size_t n_ids, n_top, n_rows;
     int32_t n_vocab;
+    const char *isa;
     sampler_logprob *top; /* [n_top] scratch, most likely first */
     buf *out;
     FILE *logits;
@@ -50,7 +51,7 @@ static void score_row(void *context, uint64_t id, uint32_t position, const float
     if (position >= s->n_ids) return;
     s->n_rows++;
     if (s->logits != NULL) fwrite(logits, sizeof *logits, (size_t)s->n_vocab, s->logits);
-    double total = sampler_logsumexp(logits, (size_t)s->n_vocab);
+    double total = sampler_logsumexp(logits, (size_t)s->n_vocab, s->isa);
     buf_puts(s->out, position > 0 ? ",{" : "{");
     if (position + 1 < s->n_ids) {
         buf_puts(s->out, "\"logprob\":");
@@ -73,6 +74,7 @@ static ridge_status score_ids(engine *e, const score_args *a, const int32_t *ids
                  .n_ids = n_ids,
                  .n_top = a->top,
                  .n_vocab = engine_n_vocab(e),
+                 .isa = engine_isa(e),
                  .out = out,
                  .logits = logits};
     if (n_ids == 0)

@@ -117,6 +117,8 @@ typedef struct {
     bool integer; /* its roof is the int8 unit, else f32 */
 } dev_profile_row;
 
+typedef void (*dev_share_fn)(void *context, int member, uint32_t i);
+
 typedef struct {
     void (*destroy)(device *d);
     ridge_status (*weight_upload)(device *d, dev_weight **out, quant_type type, const void *data,
@@ -143,6 +145,10 @@ typedef struct {
     /* After wait: logits [n_rows, n_vocab] of rows of that batch, n_rows <= DEV_HEAD_ROWS. */
     ridge_status (*head)(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
                          float *logits, ridge_error *err);
+    /* Runs fn(context, member, i) for each i of [0, n), on the device's threads at once; member is
+     * below n and the device's number of threads, and does one at a time. Not between submit and
+     * wait. */
+    void (*share)(device *d, uint32_t n, dev_share_fn fn, void *context);
     void (*account)(const device *d, dev_account *out); /* since the last submit, head included */
     /* Fills up to max rows, most seconds first; returns how many; then starts again from 0. */
     size_t (*profile)(device *d, dev_compiled *c, dev_profile_row *out, size_t max);

@@ -97,7 +97,7 @@ static ridge_status make_scratch(engine *e, ridge_error *err) {
     if (e->tokens == NULL || e->positions == NULL || e->dev_seqs == NULL || e->wanted == NULL ||
         e->finished == NULL || e->logits == NULL || e->events == NULL || e->event_text == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine's buffers");
-    return sampler_create(&e->sampler, (int32_t)n_vocab, err);
+    return draw_open(e, err);
 }
 
 #define PREFIX_FILE_BYTES ((uint64_t)1 << 30)
@@ -197,7 +197,7 @@ void engine_close(engine *e) {
     write_prefixes(e);
     speculation_close(e->speculation);
     sched_destroy(e->sched);
-    sampler_destroy(e->sampler);
+    draw_close(e);
     if (e->kv != NULL) e->dev->vtable->kv_free(e->dev, e->kv);
     if (e->program != NULL) e->dev->vtable->compiled_free(e->dev, e->program);
     model_close(e->model);

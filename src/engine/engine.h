@@ -249,6 +249,7 @@ engine_cache_info engine_get_cache_info(const engine *e);
 /* What the steps since the last call did, summed. */
 typedef struct {
     double flops, weight_bytes, kv_bytes, seconds;
+    double sample_s; /* of these seconds, in the sampler */
     uint64_t n_steps;
 } engine_account;
 void engine_account_take(engine *e, engine_account *out);

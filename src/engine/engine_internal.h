@@ -56,6 +56,17 @@ typedef struct {
     uint32_t row, position; /* in the batch; of the token in the sequence */
 } wanted_row;
 
+/* draw.c: is the next token drawn from this row; is the prompt's next token described by it? */
+bool wants_token(const wanted_row *w);
+bool wants_description(const wanted_row *w);
+/* What rows [n <= DEV_HEAD_ROWS] lead to, where one of the above holds by now; else out[i].id is
+ * -1: the row of a guess, whose turn comes when the guess has come true (draw_row). */
+void draw_rows(engine *e, const wanted_row *rows, uint32_t n, const float *logits,
+               sampler_result *out);
+void draw_row(engine *e, const wanted_row *row, const float *logits, sampler_result *out);
+ridge_status draw_open(engine *e, ridge_error *err) RIDGE_CHECKED;
+void draw_close(engine *e);
+
 /* Asserts, of the events of a step that is over: each request's tokens come one by one, in order,
  * and one last event; its texts together are its output decoded. */
 void engine_check_events(engine *e);
@@ -84,9 +95,10 @@ struct engine {
     dev_kv_layout kv_layout;
     dev_kv *kv;
     scheduler *sched;
-    sampler *sampler;
-    speculation *speculation; /* NULL: none */
-    char *chat_template;      /* NULL: none */
+    sampler
+        *samplers[DEV_HEAD_ROWS]; /* one for each thread that draws; the engine's is the first */
+    speculation *speculation;     /* NULL: none */
+    char *chat_template;          /* NULL: none */
     fingerprint fingerprint;
     char *prefix_cache_file; /* NULL: none */
     int32_t *end_ids;        /* [n_end_ids] tokens that end a generation */

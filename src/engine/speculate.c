@@ -314,7 +314,7 @@ static void guess_by_model(engine *e) {
     }
     if (n_jobs == 0) return;
     double start = clock_now_s();
-    s->work = draft_model_guess(s->model, e->sampler, s->jobs, n_jobs);
+    s->work = draft_model_guess(s->model, e->samplers[0], s->jobs, n_jobs);
     s->work_s = clock_now_s() - start;
     for (uint32_t i = 0, k = 0; i < s->n_candidates; i++)
         if (s->lengths[i] > 0) s->candidates[i]->drafts.n_guesses = s->jobs[k++].n;

@@ -185,13 +185,11 @@ static engine_finish accept_token(engine *e, request *q, int32_t id) {
     return push_end(e, q) || ended ? ENGINE_STOP : ENGINE_LENGTH;
 }
 
-static void sample(engine *e, request *q, const float *logits) {
+static void take_token(engine *e, request *q, const sampler_result *drawn) {
     engine_event *event = add_event(e, q);
-    sampler_params p = q->sampling;
-    if (q->n_output >= q->given.min_tokens) p.n_banned = 0;
     event->has_token = true;
     event->position = q->seq.n_tokens;
-    sampler_draw(e->sampler, &p, q->counts, logits, event->position, &event->token);
+    event->token = *drawn;
     q->last_token_s = clock_now_s();
     if (q->n_output == 0) {
         q->first_token_s = q->last_token_s;
@@ -211,22 +209,22 @@ static void sample(engine *e, request *q, const float *logits) {
     if (finish != ENGINE_RUNNING) end_request(e, q, event, finish);
 }
 
-static void use_row(engine *e, const wanted_row *w, const float *logits) {
+static void use_row(engine *e, const wanted_row *w, const float *logits, sampler_result *drawn) {
     request *q = w->request;
     if (q->finish != ENGINE_RUNNING) return; /* padding */
     bool in_prompt = w->position < q->seq.n_prompt && w->position >= q->n_described;
     if (in_prompt && q->given.prompt_logits && e->on_logits != NULL)
         e->on_logits(e->on_logits_context, q->seq.id, w->position, logits);
-    if (in_prompt && q->given.prompt_logprobs >= 0 && w->position + 1 < q->seq.n_prompt) {
+    if (wants_description(w)) {
         engine_event *event = add_event(e, q);
         event->is_prompt = true;
         event->position = w->position + 1;
-        sampler_describe(e->sampler, logits, q->seq.tokens[event->position],
-                         q->given.prompt_logprobs, &event->token);
+        event->token = *drawn;
     }
     if (in_prompt) q->n_described = w->position + 1;
-    if (w->position + 1 == q->seq.n_tokens && !q->given.prompt_only && !q->rows_void)
-        sample(e, q, logits);
+    if (!wants_token(w)) return;
+    if (drawn->id < 0) draw_row(e, w, logits, drawn);
+    take_token(e, q, drawn);
 }
 
 /* Forward and sampling; the only part of a step that can fail. */
@@ -241,7 +239,10 @@ static ridge_status run_batch(engine *e, const dev_batch *batch, uint32_t n_want
         if (n > DEV_HEAD_ROWS) n = DEV_HEAD_ROWS;
         for (uint32_t i = 0; i < n; i++) rows[i] = e->wanted[first + i].row;
         RIDGE_TRY(dev->head(e->dev, e->program, rows, n, e->logits, err));
-        for (uint32_t i = 0; i < n; i++) use_row(e, &e->wanted[first + i], e->logits + i * n_vocab);
+        sampler_result drawn[DEV_HEAD_ROWS];
+        draw_rows(e, e->wanted + first, n, e->logits, drawn);
+        for (uint32_t i = 0; i < n; i++)
+            use_row(e, &e->wanted[first + i], e->logits + i * n_vocab, &drawn[i]);
     }
     return RIDGE_OK;
 }

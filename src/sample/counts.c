@@ -72,11 +72,11 @@ void sampler_counts_undo(sampler_counts *c, int32_t id, bool was_new) {
     e->id = -1;
 }
 
-void sampler_counts_apply(const sampler_counts *c, const sampler_params *p, float *logits) {
+void sampler_counts_apply(const sampler_counts *c, const sampler_params *p, logit_row *row) {
     for (size_t i = 0; i <= c->mask; i++) {
         const entry *e = &c->entries[i];
         if (e->id == -1) continue;
-        float *x = &logits[e->id];
+        float *x = row_at(row, e->id);
         *x = *x > 0 ? *x / p->repetition_penalty : *x * p->repetition_penalty;
         if (e->n_output > 0) *x -= p->presence_penalty + p->frequency_penalty * (float)e->n_output;
     }

@@ -1,32 +1,18 @@
-/* sample/sampler: see sampler.h.
- *
- * Candidates are ranked by (logit descending, id ascending), a strict total order; top_k and top_p
- * each keep a prefix of that ranking. A prefix is found by quickselect over weights, in expected
- * linear time and without sorting the vocabulary; it is then described by its last member alone, so
- * that the draw itself walks the candidates in id order.
- */
+/* sample/sampler: see sampler.h. What ranks where, and how much it weighs, is row.h's. */
 #include "sample/sampler.h"
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "sample/philox.h"
 #include "sample/sampler_internal.h"
 
-typedef struct {
-    float logit;
-    float weight; /* exp((logit - largest) / temperature) */
-    int32_t id;
-} candidate;
-
 struct sampler {
-    int32_t n_vocab;
-    float *work;       /* [n_vocab] logits after penalties and bias */
-    candidate *all;    /* [n_vocab] in id order; those not kept are dropped at the end */
-    candidate *ranked; /* [n_vocab] permuted by the selections */
-    size_t n_kept;     /* of `all`, after the last draw */
+    logit_row row;
+    double *mass; /* [n_spans] */
+    row_cut cut;  /* of the last draw, */
+    float c;      /* and its weights; 0: there was none to make */
 };
 
 sampler_params sampler_params_default(void) {
@@ -62,25 +48,30 @@ ridge_status sampler_params_check(const sampler_params *p, int32_t n_vocab, ridg
 ridge_status sampler_create(sampler **out, int32_t n_vocab, ridge_error *err) {
     if (n_vocab < 1) return RIDGE_FAIL(err, RIDGE_EINVAL, "n_vocab: %d", n_vocab);
     sampler *s = mem_zalloc(1, sizeof *s);
-    if (s == NULL) goto fail;
-    s->n_vocab = n_vocab;
-    s->work = mem_zalloc((size_t)n_vocab, sizeof *s->work);
-    s->all = mem_zalloc((size_t)n_vocab, sizeof *s->all);
-    s->ranked = mem_zalloc((size_t)n_vocab, sizeof *s->ranked);
-    if (s->work == NULL || s->all == NULL || s->ranked == NULL) goto fail;
+    if (s == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "sampler for %d tokens", n_vocab);
+    ridge_status status = row_create(&s->row, n_vocab, err);
+    if (status == RIDGE_OK) {
+        s->mass = mem_zalloc(s->row.n_spans, sizeof *s->mass);
+        if (s->mass == NULL)
+            status = RIDGE_FAIL(err, RIDGE_ENOMEM, "sampler for %d tokens", n_vocab);
+    }
+    if (status != RIDGE_OK) {
+        sampler_destroy(s);
+        return status;
+    }
     *out = s;
     return RIDGE_OK;
-fail:
-    sampler_destroy(s);
-    return RIDGE_FAIL(err, RIDGE_ENOMEM, "sampler for %d tokens", n_vocab);
 }
 
 void sampler_destroy(sampler *s) {
     if (s == NULL) return;
-    mem_free(s->work);
-    mem_free(s->all);
-    mem_free(s->ranked);
+    row_destroy(&s->row);
+    mem_free(s->mass);
     mem_free(s);
+}
+
+void sampler_use_isa(sampler *s, const char *isa) {
+    s->row.passes = span_passes_find(isa);
 }
 
 /* Log-probabilities, of the raw logits. */
@@ -89,15 +80,22 @@ static float tame(float x) {
     return isnan(x) ? -INFINITY : x > FLT_MAX ? FLT_MAX : x;
 }
 
-double sampler_logsumexp(const float *logits, size_t n) {
-    float largest = -INFINITY;
+/* The spans' sums in the order of row_weigh, without a row: the same bits. */
+double sampler_logsumexp(const float *logits, size_t n, const char *isa) {
+    const span_passes *passes = span_passes_find(isa);
+    float span[SPAN], largest = -INFINITY;
+    double total = 0;
     for (size_t i = 0; i < n; i++)
         if (logits[i] > largest) largest = logits[i];
     largest = tame(largest);
     if (largest == -INFINITY) return -INFINITY;
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)expf(tame(logits[i]) - largest);
-    return (double)largest + log(sum);
+    for (size_t first = 0; first < n; first += SPAN) {
+        for (size_t i = 0; i < SPAN; i++)
+            span[i] = first + i < n ? tame(logits[first + i]) : -INFINITY;
+        float max = passes->largest(span), scale = passes->weight(max, largest, SPAN_LOG2E);
+        total += (double)scale * (double)passes->sum(span, max, SPAN_LOG2E);
+    }
+    return (double)largest + log(total);
 }
 
 float sampler_logprob_of(float logit, double logsumexp) {
@@ -106,166 +104,116 @@ float sampler_logprob_of(float logit, double logsumexp) {
     return x < 0 ? (float)x : 0.0f;
 }
 
-size_t sampler_top(const float *logits, size_t n_vocab, int32_t *ids, size_t n) {
-    size_t count = 0;
-    for (size_t id = 0; id < n_vocab && n > 0; id++) {
-        float x = logits[id];
-        if (!(x > -INFINITY) || (count == n && !(x > logits[ids[n - 1]]))) continue;
-        size_t at = count < n ? count++ : n - 1;
-        for (; at > 0 && x > logits[ids[at - 1]]; at--) ids[at] = ids[at - 1];
-        ids[at] = (int32_t)id;
-    }
-    return count;
+/* Of the row as it is set: before penalties and bias. The token itself is not known yet. */
+static double report(sampler *s, int n_logprobs, sampler_result *out) {
+    row_ranked top[SAMPLER_MAX_LOGPROBS];
+    if (!(s->row.largest > -INFINITY)) return -INFINITY;
+    double logsumexp = (double)s->row.largest + log(row_weigh(&s->row, SPAN_LOG2E, s->mass));
+    out->n_top = (int)row_top(&s->row, top, (size_t)n_logprobs);
+    for (int i = 0; i < out->n_top; i++)
+        out->top[i] = (sampler_logprob){top[i].id, sampler_logprob_of(top[i].x, logsumexp)};
+    return logsumexp;
 }
 
-void sampler_describe(const sampler *s, const float *logits, int32_t id, int n_logprobs,
+void sampler_describe(sampler *s, const float *logits, int32_t id, int n_logprobs,
                       sampler_result *out) {
-    int32_t ids[SAMPLER_MAX_LOGPROBS];
-    double logsumexp = sampler_logsumexp(logits, (size_t)s->n_vocab);
-    out->id = id;
-    out->logprob = sampler_logprob_of(logits[id], logsumexp);
-    out->n_top = (int)sampler_top(logits, (size_t)s->n_vocab, ids, (size_t)n_logprobs);
-    for (int i = 0; i < out->n_top; i++)
-        out->top[i] = (sampler_logprob){ids[i], sampler_logprob_of(logits[ids[i]], logsumexp)};
+    *out = (sampler_result){.id = id};
+    row_set(&s->row, logits, SPAN_LOG2E);
+    row_settle(&s->row);
+    out->logprob = sampler_logprob_of(logits[id], report(s, n_logprobs, out));
 }
 
 /* The draw. */
 
-/* Logits after penalties, bias and bans: `logits` itself where there are none. */
-static const float *adjust(sampler *s, const sampler_params *p, const sampler_counts *counts,
-                           const float *logits) {
-    bool penalised = counts != NULL && sampler_needs_counts(p);
-    if (!penalised && p->n_bias == 0 && p->n_banned == 0) return logits;
-    memcpy(s->work, logits, (size_t)s->n_vocab * sizeof *logits);
-    if (penalised) sampler_counts_apply(counts, p, s->work);
-    for (size_t i = 0; i < p->n_bias; i++) s->work[p->bias[i].id] += p->bias[i].bias;
-    for (size_t i = 0; i < p->n_banned; i++) s->work[p->banned[i]] = -INFINITY;
-    return s->work;
+/* Penalties, bias and bans. */
+static void adjust(sampler *s, const sampler_params *p, const sampler_counts *counts) {
+    if (counts != NULL && sampler_needs_counts(p)) sampler_counts_apply(counts, p, &s->row);
+    for (size_t i = 0; i < p->n_bias; i++) *row_at(&s->row, p->bias[i].id) += p->bias[i].bias;
+    for (size_t i = 0; i < p->n_banned; i++) *row_at(&s->row, p->banned[i]) = -INFINITY;
 }
 
-static bool is_banned(const sampler_params *p, int32_t id) {
-    for (size_t i = 0; i < p->n_banned; i++)
-        if (p->banned[i] == id) return true;
-    return false;
-}
-
-/* The largest, ties to the lower id; NaN is never larger. */
-static int32_t argmax(const sampler *s, const sampler_params *p, const float *x) {
-    int32_t best = -1;
-    float largest = -INFINITY;
-    for (int32_t id = 0; id < s->n_vocab; id++)
-        if (x[id] > largest) {
-            largest = x[id];
-            best = id;
-        }
-    if (best >= 0) return best;
-    for (int32_t id = 0; id < s->n_vocab; id++)
-        if (!is_banned(p, id)) return id;
+static int32_t lowest_not_banned(const sampler *s, const sampler_params *p) {
+    for (int32_t id = 0; id < s->row.n_vocab; id++) {
+        bool banned = false;
+        for (size_t i = 0; i < p->n_banned; i++) banned |= p->banned[i] == id;
+        if (!banned) return id;
+    }
     return 0;
 }
 
-static bool ranks_before(const candidate *a, const candidate *b) {
-    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+/* 2^(c x) = e^(x / temperature) */
+static float scale_of(float temperature) {
+    double c = 1.4426950408889634 / (double)temperature;
+    return c < (double)FLT_MAX ? (float)c : FLT_MAX;
 }
 
-static void swap(candidate *a, candidate *b) {
-    candidate t = *a;
-    *a = *b;
-    *b = t;
+static bool has_top_k(const sampler *s, const sampler_params *p) {
+    return p->top_k > 0 && p->top_k < s->row.n_vocab;
 }
 
-/* Moves a pivot of c[lo, hi) to its rank; what ranks before it lies in [lo, result). */
-static size_t partition(candidate *c, size_t lo, size_t hi) {
-    size_t mid = lo + (hi - lo) / 2, last = hi - 1;
-    if (ranks_before(&c[mid], &c[lo])) swap(&c[mid], &c[lo]);
-    if (ranks_before(&c[last], &c[lo])) swap(&c[last], &c[lo]);
-    if (ranks_before(&c[mid], &c[last])) swap(&c[mid], &c[last]); /* the median is last */
-    size_t at = lo;
-    for (size_t i = lo; i < last; i++)
-        if (ranks_before(&c[i], &c[last])) swap(&c[i], &c[at++]);
-    swap(&c[at], &c[last]);
-    return at;
+/* Does the draw want the weights of all logits? */
+static bool weighs_all(const sampler *s, const sampler_params *p) {
+    return p->temperature > 0 && !has_top_k(s, p) && (p->top_p < 1.0f || !(p->min_p > 0));
 }
 
-/* Permutes c so that its first k (the result, at least 1) are the shortest prefix of the ranking
- * whose weights reach `target`; with by_count each weighs 1. The last of them is c[k - 1]. */
-static size_t select_prefix(candidate *c, size_t n, double target, bool by_count) {
-    size_t lo = 0, hi = n;
-    double before = 0; /* weight of c[0, lo), all of which rank before c[lo, hi) */
-    while (lo < hi) {
-        size_t pivot = partition(c, lo, hi);
-        double left = before;
-        for (size_t i = lo; i < pivot; i++) left += by_count ? 1.0 : (double)c[i].weight;
-        if (left >= target && pivot > 0) {
-            hi = pivot;
-            continue;
-        }
-        before = left + (by_count ? 1.0 : (double)c[pivot].weight);
-        lo = pivot + 1;
-        if (before >= target) return lo;
+/* Those with a weight of at least min_p, the largest being 1. */
+static row_cut min_p_cut(const sampler *s, const sampler_params *p) {
+    double least = (double)s->row.largest + (double)p->temperature * log((double)p->min_p);
+    float limit = least > -(double)FLT_MAX ? (float)least : -FLT_MAX;
+    if ((double)limit < least) limit = nextafterf(limit, INFINITY);
+    return (row_cut){limit, INT32_MAX};
+}
+
+static double weigh(sampler *s) {
+    return s->cut.limit > -FLT_MAX ? row_weigh_cut(&s->row, s->c, s->cut, s->mass)
+                                   : row_weigh(&s->row, s->c, s->mass);
+}
+
+static void truncate(sampler *s, const sampler_params *p) {
+    s->cut = ROW_ALL;
+    if (has_top_k(s, p)) s->cut = row_find_cut(&s->row, p->top_k, false, s->c);
+    if (p->top_p < 1.0f) {
+        double goal = (double)p->top_p * weigh(s);
+        s->cut = row_cut_min(s->cut, row_find_cut(&s->row, goal, true, s->c));
     }
-    return lo > 0 ? lo : 1;
+    if (p->min_p > 0.0f) s->cut = row_cut_min(s->cut, min_p_cut(s, p));
 }
 
-static double total_weight(const candidate *c, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)c[i].weight;
-    return sum;
-}
-
-/* Candidates of weight > 0, in id order. */
-static size_t collect(sampler *s, const float *x, float largest, float temperature) {
-    size_t n = 0;
-    for (int32_t id = 0; id < s->n_vocab; id++) {
-        float logit = tame(x[id]), weight = expf((logit - largest) / temperature);
-        if (weight > 0) s->all[n++] = (candidate){logit, weight, id};
-    }
-    return n;
-}
-
-/* Drops from s->all what top_k, top_p and min_p drop. */
-static size_t truncate(sampler *s, const sampler_params *p, size_t n) {
-    bool by_k = p->top_k > 0 && (size_t)p->top_k < n, by_p = p->top_p < 1.0f;
-    size_t n_ranked = n, kept = 0;
-    if (!by_k && !by_p && p->min_p <= 0.0f) return n;
-    if (by_k || by_p) memcpy(s->ranked, s->all, n * sizeof *s->all);
-    if (by_k) n_ranked = select_prefix(s->ranked, n_ranked, p->top_k, true);
-    if (by_p) {
-        double target = (double)p->top_p * total_weight(s->ranked, n_ranked);
-        n_ranked = select_prefix(s->ranked, n_ranked, target, false);
-    }
-    const candidate *worst = by_k || by_p ? &s->ranked[n_ranked - 1] : NULL;
-    for (size_t i = 0; i < n; i++) {
-        const candidate *c = &s->all[i];
-        if ((worst == NULL || !ranks_before(worst, c)) && c->weight >= p->min_p)
-            s->all[kept++] = *c;
-    }
-    return kept;
-}
-
-static int32_t draw(sampler *s, const sampler_params *p, const float *x, uint64_t position) {
-    int32_t best = argmax(s, p, x);
-    s->n_kept = 0;
-    if (p->temperature == 0.0f || !(x[best] > -INFINITY)) return best;
-    size_t n = truncate(s, p, collect(s, x, tame(x[best]), p->temperature));
-    s->n_kept = n;
-    double threshold = philox_uniform(p->seed, p->choice, position) * total_weight(s->all, n),
-           sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)s->all[i].weight;
-        if (sum > threshold) return s->all[i].id;
-    }
-    return s->all[n - 1].id;
+static int32_t draw(sampler *s, const sampler_params *p, uint64_t position) {
+    int32_t best = row_best(&s->row);
+    s->c = 0;
+    if (best < 0) return lowest_not_banned(s, p);
+    if (p->temperature == 0.0f) return best;
+    s->c = scale_of(p->temperature);
+    truncate(s, p);
+    double total = weigh(s), u = philox_uniform(p->seed, p->choice, position);
+    int32_t id = row_pick(&s->row, s->c, s->cut, s->mass, u * total);
+    return id >= 0 ? id : best; /* u * total may round to total */
 }
 
 void sampler_draw(sampler *s, const sampler_params *p, const sampler_counts *counts,
                   const float *logits, uint64_t position, sampler_result *out) {
-    int32_t id = draw(s, p, adjust(s, p, counts, logits), position);
-    *out = (sampler_result){.id = id};
-    if (p->n_logprobs >= 0) sampler_describe(s, logits, id, p->n_logprobs, out);
+    bool reports = p->n_logprobs >= 0;
+    double logsumexp = 0;
+    *out = (sampler_result){0};
+    float c = reports ? SPAN_LOG2E : weighs_all(s, p) ? scale_of(p->temperature) : 0;
+    row_set(&s->row, logits, c);
+    if (reports) {
+        row_settle(&s->row);
+        logsumexp = report(s, p->n_logprobs, out);
+    }
+    adjust(s, p, counts);
+    row_settle(&s->row);
+    out->id = draw(s, p, position);
+    if (reports) out->logprob = sampler_logprob_of(logits[out->id], logsumexp);
 }
 
 size_t sampler_last_kept(const sampler *s, int32_t *ids) {
-    for (size_t i = 0; i < s->n_kept; i++) ids[i] = s->all[i].id;
-    return s->n_kept;
+    const logit_row *r = &s->row;
+    size_t n = 0;
+    for (int32_t id = 0; id < r->n_vocab && s->c > 0; id++) {
+        float x = r->spans[id / SPAN][id % SPAN];
+        if (row_keeps(s->cut, x, id) && r->passes->weight(x, r->largest, s->c) > 0) ids[n++] = id;
+    }
+    return n;
 }

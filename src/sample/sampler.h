@@ -65,6 +65,9 @@ typedef struct sampler sampler; /* scratch for one thread; a struct per engine *
 
 ridge_status sampler_create(sampler **out, int32_t n_vocab, ridge_error *err) RIDGE_CHECKED;
 void sampler_destroy(sampler *s);
+/* The instructions to use, by the name of the device's path, which the machine must have; the
+ * portable ones until then. All give the same bits. */
+void sampler_use_isa(sampler *s, const char *isa);
 
 /* Per-sequence token counts for the penalties; a request without penalties needs none. Room for
  * max_tokens additions (prompt and output) is made at once: adding never fails. */
@@ -84,14 +87,12 @@ void sampler_draw(sampler *s, const sampler_params *p, const sampler_counts *cou
                   const float *logits, uint64_t position, sampler_result *out);
 /* What `id` would report had it been drawn: its log-probability and the n_logprobs alternatives
  * (prompt log-probabilities). */
-void sampler_describe(const sampler *s, const float *logits, int32_t id, int n_logprobs,
+void sampler_describe(sampler *s, const float *logits, int32_t id, int n_logprobs,
                       sampler_result *out);
-/* The n most likely ids, most likely first, ties to the lower id; returns how many (< n when fewer
- * than n logits are above -inf). */
-size_t sampler_top(const float *logits, size_t n_vocab, int32_t *ids /* [n] */, size_t n);
-/* log sum exp of logits [n], summed in double in index order: the denominator of every
- * log-probability. */
-double sampler_logsumexp(const float *logits, size_t n);
+/* log sum exp of logits [n], the denominator of every log-probability: within 1e-6 of the exact
+ * one. Weights are summed in float within spans of 256, in double over them, in order of index.
+ * isa: as sampler_use_isa takes it. */
+double sampler_logsumexp(const float *logits, size_t n, const char *isa);
 /* logit - logsumexp as it is reported: finite and at most 0. */
 float sampler_logprob_of(float logit, double logsumexp);
 

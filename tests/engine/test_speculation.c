@@ -447,7 +447,13 @@ static void likeliest(engine *e, const int32_t *prompt, uint32_t n, int32_t *ids
     engine_on_logits(e, keep_logits, logits);
     assert_int_equal(engine_submit(e, &q, &id, NULL), RIDGE_OK);
     while (engine_step(e, &events, &n_events)) continue;
-    assert_int_equal(sampler_top(logits, TINY_N_VOCAB, ids, TOP_K), TOP_K);
+    sampler *s;
+    sampler_result top;
+    assert_int_equal(sampler_create(&s, TINY_N_VOCAB, NULL), RIDGE_OK);
+    sampler_describe(s, logits, 0, TOP_K, &top);
+    sampler_destroy(s);
+    assert_int_equal(top.n_top, TOP_K);
+    for (int i = 0; i < TOP_K; i++) ids[i] = top.top[i].id;
     for (int i = 0; i < TOP_K; i++) sum += p[i] = exp((double)logits[ids[i]]);
     for (int i = 0; i < TOP_K; i++) p[i] /= sum;
 }

@@ -145,29 +145,33 @@ static void test_penalties(void **state) {
     (void)state;
     const int32_t prompt[] = {0, 0, 0, 1}, output[] = {0, 0, 1};
     sampler_counts *c;
-    float x[] = {2, -1, .5f, 0};
+    const float x[] = {2, -1, .5f, 0};
+    logit_row row;
+    assert_int_equal(row_create(&row, 4, NULL), RIDGE_OK);
     sampler_params p = sampler_params_default();
     assert_false(sampler_needs_counts(&p));
     p.repetition_penalty = 2;
     assert_true(sampler_needs_counts(&p));
     assert_int_equal(sampler_counts_create(&c, 4, NULL), RIDGE_OK);
     for (int i = 0; i < 4; i++) sampler_counts_add(c, prompt[i], false);
-    sampler_counts_apply(c, &p, x);
+    row_set(&row, x, 0);
+    sampler_counts_apply(c, &p, &row);
     const float repeated[] = {1, -2, .5f, 0};
-    assert_memory_equal(x, repeated, sizeof x);
+    assert_memory_equal(row.spans[0], repeated, sizeof x);
     sampler_counts_destroy(c);
 
-    float y[] = {2, -1, .5f, 0};
     p = sampler_params_default();
     p.frequency_penalty = .5f;
     p.presence_penalty = .25f;
     assert_int_equal(sampler_counts_create(&c, 7, NULL), RIDGE_OK);
     for (int i = 0; i < 4; i++) sampler_counts_add(c, i, false); /* the prompt doesn't count */
     for (int i = 0; i < 3; i++) sampler_counts_add(c, output[i], true);
-    sampler_counts_apply(c, &p, y);
+    row_set(&row, x, 0);
+    sampler_counts_apply(c, &p, &row);
     const float penalised[] = {.75f, -1.75f, .5f, 0};
-    assert_memory_equal(y, penalised, sizeof y);
+    assert_memory_equal(row.spans[0], penalised, sizeof x);
     sampler_counts_destroy(c);
+    row_destroy(&row);
 }
 
 /* Drafted tokens are counted and taken back: what remains is as if they had not been. */
@@ -180,7 +184,10 @@ static void test_counts_are_undone(void **state) {
     for (int32_t seed = 0; seed < 50; seed++) {
         sampler_counts *c, *expected;
         bool was_new[ROOM];
-        float x[N], y[N];
+        float ones[N];
+        logit_row x, y;
+        assert_int_equal(row_create(&x, N, NULL), RIDGE_OK);
+        assert_int_equal(row_create(&y, N, NULL), RIDGE_OK);
         assert_int_equal(sampler_counts_create(&c, ROOM, NULL), RIDGE_OK);
         assert_int_equal(sampler_counts_create(&expected, ROOM, NULL), RIDGE_OK);
         for (int32_t i = 0; i < 8; i++) {
@@ -189,10 +196,14 @@ static void test_counts_are_undone(void **state) {
         }
         for (int32_t i = 0; i < 16; i++) was_new[i] = sampler_counts_add(c, seed * i % N, true);
         for (int32_t i = 16; i-- > 0;) sampler_counts_undo(c, seed * i % N, was_new[i]);
-        for (int i = 0; i < N; i++) x[i] = y[i] = 1;
-        sampler_counts_apply(c, &p, x);
-        sampler_counts_apply(expected, &p, y);
-        assert_memory_equal(x, y, sizeof x);
+        for (int i = 0; i < N; i++) ones[i] = 1;
+        row_set(&x, ones, 0);
+        row_set(&y, ones, 0);
+        sampler_counts_apply(c, &p, &x);
+        sampler_counts_apply(expected, &p, &y);
+        assert_memory_equal(x.spans[0], y.spans[0], sizeof ones);
+        row_destroy(&x);
+        row_destroy(&y);
         for (int32_t i = 0; i < 16; i++) sampler_counts_add(c, seed * i % N, true); /* room again */
         sampler_counts_destroy(c);
         sampler_counts_destroy(expected);

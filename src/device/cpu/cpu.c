@@ -154,6 +154,30 @@ static void cpu_account(const device *d, dev_account *out) {
     *out = ((const cpu_device *)d)->account;
 }
 
+typedef struct {
+    team *team;
+    uint32_t n;
+    dev_share_fn fn;
+    void *context;
+} share_job;
+
+static void share_member(void *context, int member, int n_members) {
+    const share_job *j = context;
+    (void)n_members;
+    team_cursor work = team_work(j->team, member, j->n);
+    for (uint32_t i; team_next(&work, &i);) j->fn(j->context, member, i);
+}
+
+static void cpu_share(device *d, uint32_t n, dev_share_fn fn, void *context) {
+    cpu_device *cpu = (cpu_device *)d;
+    int most = n <= DEV_FEW_TOKENS ? cpu->n_threads : cpu->n_threads_batch;
+    int n_members = n < (uint32_t)most ? (int)n : most;
+    if (n_members > 1)
+        team_run_first(cpu->team, n_members, share_member, &(share_job){cpu->team, n, fn, context});
+    else
+        for (uint32_t i = 0; i < n; i++) fn(context, 0, i);
+}
+
 static const device_vtable vtable = {
     .destroy = cpu_destroy,
     .weight_upload = cpu_weight_upload,
@@ -168,6 +192,7 @@ static const device_vtable vtable = {
     .submit = cpu_submit,
     .wait = cpu_wait,
     .head = cpu_head,
+    .share = cpu_share,
     .account = cpu_account,
     .profile = cpu_profile,
 };
