@@ -14,6 +14,7 @@ engine_args engine_args_default(void) {
                          .max_model_len = p.max_model_len,
                          .block_size = p.block_size,
                          .kv_cache_bytes = p.kv_cache_bytes,
+                         .kv_cache_dtype = dev_kv_type_name(p.kv_type),
                          .precise = p.precise,
                          .prefix_caching = p.prefix_caching};
 }
@@ -113,6 +114,11 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
     RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
     RIDGE_TRY(check_slo(a, err));
+    dev_kv_type kv_type;
+    if (!dev_kv_type_find(a->kv_cache_dtype, &kv_type))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--kv-cache-dtype: expected auto, f16, f32 or q8_0, found '%s'",
+                          a->kv_cache_dtype);
     RIDGE_TRY(cli_model_path(path, model, err));
     *p = engine_params_default();
     p->model_path = *path;
@@ -121,6 +127,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->cpu_affinity = cpu.cpu_affinity;
     p->isa = cpu.isa;
     p->precise = cpu.precise;
+    p->kv_type = kv_type;
     p->max_num_seqs = (uint32_t)a->max_num_seqs;
     p->max_num_batched_tokens = (uint32_t)a->max_num_batched_tokens;
     p->max_model_len = (uint32_t)a->max_model_len;

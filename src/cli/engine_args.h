@@ -10,6 +10,7 @@ typedef struct {
     int64_t threads, threads_batch;
     const char *cpu_affinity;
     uint64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_bytes;
+    const char *kv_cache_dtype;
     bool precise, prefix_caching;
     double slo_tpot_ms, slo_ttft_ms; /* 0: none */
     bool shed;
@@ -43,6 +44,8 @@ engine_args engine_args_default(void);
          "the same with the guesses of a smaller MODEL of the same vocabulary"},                   \
         {"num-speculative-tokens", CLI_UINT, &(a)->num_speculative_tokens,                         \
          "guesses a step, up to 16 (default: as many as pay)"},                                    \
+        {"kv-cache-dtype", CLI_STRING, &(a)->kv_cache_dtype,                                       \
+         "the KV cache's type: auto (f16; with --precise f32), f16, f32, q8_0 (default: auto)"},   \
     {                                                                                              \
         "precise", CLI_FLAG, &(a)->precise, "f32 activations and cache: the accuracy reference"    \
     }

@@ -29,7 +29,12 @@ typedef uint16_t dev_value;
 #define DEV_MAX_FANOUT 3
 #define DEV_MAX_GROUPS 4
 
-typedef enum { DEV_KV_F16, DEV_KV_F32 } dev_kv_type;
+typedef enum {
+    DEV_KV_AUTO, /* no type: whoever makes a layout chooses one */
+    DEV_KV_F16,
+    DEV_KV_F32,
+    DEV_KV_Q8_0, /* int8, a scale in f16 per token and 32 values of a head */
+} dev_kv_type;
 
 typedef enum {
     DEV_EMBED,    /* out[0][t] = row tokens[t] of w[0], times scale */
@@ -94,6 +99,7 @@ typedef struct {
     uint32_t n_layers, n_kv_heads, head_dim; /* K and V share head_dim */
     uint32_t window;                         /* 0: full */
     uint32_t n_blocks;                       /* set by who sizes the cache */
+    uint32_t n_f16_layers;                   /* of q8_0: so many of its first layers stay f16 */
 } dev_kv_group;
 
 typedef struct {
@@ -179,5 +185,8 @@ ridge_status device_cpu_create(device **out, const device_cpu_params *p,
 const char *device_cpu_isa(const device *d); /* "avx512" */
 int device_cpu_threads(const device *d);     /* the larger of the two counts */
 size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group);
+const char *dev_kv_type_name(dev_kv_type type); /* "auto", "f16", "f32", "q8_0" */
+/* False: none is called so. */
+bool dev_kv_type_find(const char *name, dev_kv_type *out);
 
 #endif

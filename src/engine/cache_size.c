@@ -9,6 +9,10 @@
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
+/* Of a q8_0 cache the first layers stay f16, one of so many: their keys may be such (biases of 100
+ * and more in qwen2.5's) that what q8_0 loses in all layers it loses there. */
+#define LAYERS_PER_F16 12
+
 #define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
 
 static uint64_t blocks_for(const engine *e, uint64_t n_tokens) {
@@ -95,13 +99,18 @@ static ridge_status choose_blocks(const engine *e, const sched_params *s, uint64
     return RIDGE_OK;
 }
 
+static dev_kv_type choose_kv_type(const engine_params *p) {
+    if (p->kv_type != DEV_KV_AUTO) return p->kv_type;
+    return p->precise ? DEV_KV_F32 : DEV_KV_F16;
+}
+
 ridge_status engine_open_cache(engine *e, ridge_error *err) {
     const engine_params *p = &e->params;
     dev_kv_layout *l = &e->kv_layout;
-    *l = (dev_kv_layout){.n_groups = e->model->n_groups,
-                         .block_size = p->block_size,
-                         .type = p->precise ? DEV_KV_F32 : DEV_KV_F16};
+    *l = (dev_kv_layout){
+        .n_groups = e->model->n_groups, .block_size = p->block_size, .type = choose_kv_type(p)};
     memcpy(l->groups, e->model->groups, sizeof l->groups);
+    l->groups[0].n_f16_layers = l->groups[0].n_layers / LAYERS_PER_F16;
     sched_params s = {.max_num_seqs = p->max_num_seqs,
                       .max_num_batched_tokens = p->max_num_batched_tokens,
                       .block_size = p->block_size,

@@ -34,7 +34,8 @@ typedef struct {
     int n_threads_batch;             /* for steps of many tokens (device.h); 0: as n_threads */
     const char *cpu_affinity;        /* processors to pin the threads to (device.h); NULL: none */
     const char *isa;                 /* NULL: best */
-    bool precise;                    /* f32 activations and cache */
+    bool precise;                    /* f32 activations, and cache unless kv_type says other */
+    dev_kv_type kv_type;             /* of the cache; DEV_KV_AUTO: f16, with precise f32 */
     uint32_t max_num_seqs;           /* running at once */
     uint32_t max_num_batched_tokens; /* per step */
     uint32_t max_model_len;          /* 0: the model's, cut to what the cache holds */

@@ -11,7 +11,7 @@
 #include "device_rig.h"
 
 typedef struct {
-    uint32_t n_heads, n_kv_heads, head_dim, window, block_size, n_rot;
+    uint32_t n_heads, n_kv_heads, head_dim, window, block_size, n_rot, n_f16_layers;
     float softcap;
     bool neox;
     dev_kv_type kv_type;
@@ -79,6 +79,7 @@ static void make_rig(attention_rig *rig, const attention_case *a, const attentio
                                         .n_kv_heads = a->n_kv_heads,
                                         .head_dim = a->head_dim,
                                         .window = a->window,
+                                        .n_f16_layers = a->n_f16_layers,
                                         .n_blocks = 4096 / a->block_size}},
                             .n_groups = 1,
                             .block_size = a->block_size,
@@ -166,50 +167,108 @@ static void rotate(const attention_case *a, const float *inv_freq, uint32_t posi
     }
 }
 
-static void naive_row(const attention_case *a, const attention_input *in, float *parts[3],
-                      uint32_t start, uint32_t position, uint32_t head, double *out) {
-    uint32_t d = a->head_dim, kv_head = head / (a->n_heads / a->n_kv_heads);
-    uint32_t first = a->window && position + 1 > a->window ? position + 1 - a->window : 0;
-    double q[512], k[512], *s = malloc((position + 1) * sizeof *s), top = -INFINITY, sum = 0;
-    for (uint32_t i = 0; i < d; i++)
-        q[i] = (double)parts[0][((size_t)(start + position) * a->n_heads + head) * d + i];
-    rotate(a, in->inv_freq, position, q);
-    for (uint32_t t = first; t <= position; t++) {
-        const float *row = parts[1] + ((size_t)(start + t) * a->n_kv_heads + kv_head) * d;
-        for (uint32_t i = 0; i < d; i++) k[i] = (double)row[i];
-        rotate(a, in->inv_freq, t, k);
+/* As a q8_0 cache keeps keys: turned by the orthogonal Hadamard matrix of 2^k values, here by its
+ * definition: entry (i, j) is -1 to the number of ones in i & j. */
+static void turn(double *x, uint32_t n) {
+    double y[512];
+    uint32_t size = n & -n;
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = 0;
+        for (uint32_t j = 0; j < size; j++)
+            y[i] += (__builtin_popcount(i % size & j) % 2 ? -1 : 1) * x[i - i % size + j];
+    }
+    for (uint32_t i = 0; i < n; i++) x[i] = y[i] / sqrt(size);
+}
+
+/* As q8_0 keeps 32 values: of the steps of their scale, which a cache keeps in f16. */
+static void round_q8(double *x, uint32_t n, bool cached) {
+    for (uint32_t i = 0; i < n; i += 32) {
+        double most = 0;
+        for (uint32_t k = i; k < i + 32; k++) most = fmax(most, fabs(x[k]));
+        double step = most / 127;
+        if (cached) step = (double)quant_f16_to_f32(quant_f32_to_f16((float)step));
+        for (uint32_t k = i; k < i + 32 && step > 0; k++) x[k] = step * rint(x[k] / step);
+    }
+}
+
+/* What a query or the cache holds of n heads of one token: in double, but rounded as the type does.
+ */
+static void keep(const attention_case *a, const attention_input *in, const float *x, uint32_t n,
+                 uint32_t position, bool value, bool cached, double *out) {
+    uint32_t d = a->head_dim;
+    for (uint32_t i = 0; i < n * d; i++) out[i] = (double)x[i];
+    for (uint32_t h = 0; h < n; h++, out += d) {
+        if (!value) rotate(a, in->inv_freq, position, out);
+        if (a->kv_type != DEV_KV_Q8_0) continue;
+        if (!value) turn(out, d);
+        round_q8(out, d, cached);
+    }
+}
+
+/* q [head_dim] against the tokens [first, n) of one head; k and v of a token are ld apart. */
+static void naive_row(const attention_case *a, const double *q, const double *k, const double *v,
+                      size_t ld, uint32_t first, uint32_t n, double *out) {
+    uint32_t d = a->head_dim;
+    double *s = malloc(n * sizeof *s), top = -INFINITY, sum = 0;
+    for (uint32_t t = first; t < n; t++) {
         s[t] = 0;
-        for (uint32_t i = 0; i < d; i++) s[t] += q[i] * k[i];
+        for (uint32_t i = 0; i < d; i++) s[t] += q[i] * k[t * ld + i];
         s[t] *= (double)0.3f;
         if (a->softcap > 0) s[t] = (double)a->softcap * tanh(s[t] / (double)a->softcap);
         if (s[t] > top) top = s[t];
     }
     for (uint32_t i = 0; i < d; i++) out[i] = 0;
-    for (uint32_t t = first; t <= position; t++) {
-        const float *row = parts[2] + ((size_t)(start + t) * a->n_kv_heads + kv_head) * d;
+    for (uint32_t t = first; t < n; t++) {
         double p = exp(s[t] - top);
         sum += p;
-        for (uint32_t i = 0; i < d; i++) out[i] += p * (double)row[i];
+        for (uint32_t i = 0; i < d; i++) out[i] += p * v[t * ld + i];
     }
     for (uint32_t i = 0; i < d; i++) out[i] /= sum;
     free(s);
 }
 
-/* f32 cache: 2e-5; f16: 1.5e-2 (values up to 3.4 at 11 bits, scores up to some tens). */
+/* f32 cache: 2e-5; f16: 1.5e-2 (values up to 3.4 at 11 bits, scores up to some tens); q8_0, beside
+ * what its rounding makes of the values, as much: one of them may go the other way at a tie. */
+static void check_row(const attention_case *a, const double *expected, const float *got,
+                      const char *where, uint32_t t, uint32_t head) {
+    double tolerance = a->kv_type == DEV_KV_F32 ? 2e-5 : 1.5e-2;
+    for (uint32_t i = 0; i < a->head_dim; i++)
+        if (fabs((double)got[i] - expected[i]) > tolerance)
+            fail_msg("%s: token %u head %u [%u]: %g, expected %g", where, t, head, i,
+                     (double)got[i], expected[i]);
+}
+
+/* One sequence: q, k, v are the rows of its tokens. */
+static void check_sequence(const attention_case *a, const attention_input *in, uint32_t n,
+                           const float *q, const float *k, const float *v, const float *got) {
+    size_t width = (size_t)a->n_heads * a->head_dim, ld = (size_t)a->n_kv_heads * a->head_dim;
+    double *keys = malloc(n * ld * sizeof *keys), *values = malloc(n * ld * sizeof *values);
+    double *query = malloc(width * sizeof *query), expected[512];
+    for (uint32_t t = 0; t < n; t++) {
+        keep(a, in, k + t * ld, a->n_kv_heads, t, false, true, keys + t * ld);
+        keep(a, in, v + t * ld, a->n_kv_heads, t, true, true, values + t * ld);
+    }
+    for (uint32_t t = 0; t < n; t += t < 20 ? 1 : 7) {
+        uint32_t first = a->window && t + 1 > a->window ? t + 1 - a->window : 0;
+        keep(a, in, q + t * width, a->n_heads, t, false, false, query);
+        for (uint32_t h = 0; h < a->n_heads; h++) {
+            size_t at = h / (a->n_heads / a->n_kv_heads) * a->head_dim;
+            naive_row(a, query + h * a->head_dim, keys + at, values + at, ld, first, t + 1,
+                      expected);
+            check_row(a, expected, got + t * width + h * a->head_dim, a->isa, t, h);
+        }
+    }
+    free(keys);
+    free(values);
+    free(query);
+}
+
 static void check_attention(const attention_case *a, const attention_input *in, float *parts[3],
                             const float *got) {
-    uint32_t start = 0;
-    double expected[512], tolerance = a->kv_type == DEV_KV_F32 ? 2e-5 : 1.5e-2;
-    for (uint32_t s = 0; s < in->n_seqs; start += in->lengths[s++])
-        for (uint32_t t = 0; t < in->lengths[s]; t += t < 20 ? 1 : 7)
-            for (uint32_t h = 0; h < a->n_heads; h++) {
-                naive_row(a, in, parts, start, t, h, expected);
-                const float *row = got + ((size_t)(start + t) * a->n_heads + h) * a->head_dim;
-                for (uint32_t i = 0; i < a->head_dim; i++)
-                    if (fabs((double)row[i] - expected[i]) > tolerance)
-                        fail_msg("%s: sequence %u token %u head %u [%u]: %g, expected %g", a->isa,
-                                 s, t, h, i, (double)row[i], expected[i]);
-            }
+    size_t width = (size_t)a->n_heads * a->head_dim, ld = (size_t)a->n_kv_heads * a->head_dim;
+    for (size_t s = 0, at = 0; s < in->n_seqs; at += in->lengths[s++])
+        check_sequence(a, in, in->lengths[s], parts[0] + at * width, parts[1] + at * ld,
+                       parts[2] + at * ld, got + at * width);
 }
 
 static void check_case(attention_case a, attention_input in) {
@@ -223,12 +282,17 @@ static void check_case(attention_case a, attention_input in) {
     in.inv_freq = inv_freq;
     size_t size = (size_t)total * width * sizeof(float);
     float *first = mem_alloc(size), *again = mem_alloc(size);
+    a.isa = rig_paths[0];
+    a.threads = 1;
+    a.block_size = 16;
+    run_attention(&a, &in, parts, 0, first);
+    check_attention(&a, &in, parts, first);
     for (int i = 0; i < rig_n_paths; i++) {
         a.isa = rig_paths[i];
         a.threads = 1;
         a.block_size = 16;
-        run_attention(&a, &in, parts, 0, first);
-        check_attention(&a, &in, parts, first);
+        run_attention(&a, &in, parts, 0, again);
+        assert_memory_equal(first, again, size);
         a.threads = 3;
         const uint32_t chunks[] = {1, 7, 100}, sizes[] = {16, 5, 32};
         for (int k = 0; k < 3; k++) {
@@ -263,7 +327,117 @@ static void test_attention(void **state) {
     attention_case wide = {
         .n_heads = 4, .n_kv_heads = 1, .head_dim = 256, .n_rot = 256, .kv_type = DEV_KV_F16};
     wide.window = 300;
-    check_case(wide, (attention_input){.lengths = {600}, .n_seqs = 1});
+    check_case(wide, (attention_input){.lengths = {350}, .n_seqs = 1});
+}
+
+static void test_attention_q8(void **state) {
+    (void)state;
+    attention_input three = {.lengths = {300, 1, 37}, .n_seqs = 3};
+    attention_case plain = {
+        .n_heads = 6, .n_kv_heads = 2, .head_dim = 64, .n_rot = 64, .kv_type = DEV_KV_Q8_0};
+    check_case(plain, three);
+    attention_case window = plain;
+    window.head_dim = 96;
+    window.window = 20;
+    window.softcap = 5;
+    window.neox = true;
+    window.n_f16_layers = 1; /* the other one */
+    check_case(window, three);
+    attention_case wide = plain;
+    wide.n_heads = 4;
+    wide.n_kv_heads = 1;
+    wide.head_dim = wide.n_rot = 256;
+    wide.window = 300;
+    check_case(wide, (attention_input){.lengths = {350}, .n_seqs = 1});
+    attention_case single = plain;
+    single.n_heads = single.n_kv_heads = 3;
+    single.head_dim = 32;
+    single.n_rot = 8;
+    check_case(single, (attention_input){.lengths = {50, 70}, .n_seqs = 2});
+}
+
+/* The layers of a q8_0 cache that stay f16 are those of an f16 cache, bit for bit. */
+static void test_f16_layers(void **state) {
+    (void)state;
+    enum { N = 70, WIDTH = 4 * 32 };
+    attention_case a = {.n_heads = 4, .n_kv_heads = 4, .head_dim = 32, .block_size = 16};
+    const float inv_freq[] = {1};
+    attention_input in = {.lengths = {N}, .n_seqs = 1, .inv_freq = inv_freq};
+    float *parts[3], f16[N * WIDTH], q8[N * WIDTH];
+    for (int k = 0; k < 3; k++) parts[k] = random_floats(N * WIDTH);
+    a.kv_type = DEV_KV_F16;
+    run_attention(&a, &in, parts, 0, f16);
+    a.kv_type = DEV_KV_Q8_0;
+    run_attention(&a, &in, parts, 3, q8);
+    assert_memory_not_equal(f16, q8, sizeof f16);
+    a.n_f16_layers = 2;
+    run_attention(&a, &in, parts, 3, q8);
+    assert_memory_equal(f16, q8, sizeof f16);
+    for (int k = 0; k < 3; k++) mem_free(parts[k]);
+}
+
+/* Rows of zeros, of denormals, of values beyond f16, and of one value: finite wherever f32 is. */
+static void test_extreme_q8(void **state) {
+    (void)state;
+    enum { N = 40, DIM = 32 };
+    attention_case a = {.n_heads = 1, .n_kv_heads = 1, .head_dim = DIM, .kv_type = DEV_KV_Q8_0};
+    const float inv_freq[] = {1};
+    attention_input in = {.lengths = {N}, .n_seqs = 1, .inv_freq = inv_freq};
+    float *parts[3], first[N * DIM], again[N * DIM];
+    for (int k = 0; k < 3; k++) parts[k] = mem_zalloc(N * DIM, sizeof *parts[k]);
+    for (size_t i = 0; i < N * DIM; i++) {
+        const float values[] = {0, 1e-40f, 1e-7f, 1e6f, i % DIM == 3 ? 1.5f : 0, -0.0f, -1e6f, 3};
+        parts[0][i] = i / DIM % 3 == 0 ? 0 : random_float();
+        parts[1][i] = values[i / DIM % 8] > 1 ? 1.0f : values[i / DIM % 8];
+        parts[2][i] = values[i / DIM % 8];
+    }
+    for (int k = 0; k < rig_n_paths; k++)
+        for (uint32_t chunk = 0; chunk < 2; chunk++) {
+            a.isa = rig_paths[k];
+            a.threads = 1;
+            a.block_size = 16;
+            run_attention(&a, &in, parts, chunk, k + (int)chunk == 0 ? first : again);
+            if (k + (int)chunk > 0) assert_memory_equal(first, again, sizeof first);
+        }
+    for (size_t i = 0; i < N * DIM; i++) assert_true(isfinite(first[i]));
+    for (size_t i = 0; i < 2 * DIM; i++) assert_true(first[i] == 0);
+    for (int k = 0; k < 3; k++) mem_free(parts[k]);
+}
+
+static void test_shapes_refused(void **state) {
+    (void)state;
+    device *d = open_device(NULL, 1, false);
+    dev_kv *kv = NULL;
+    dev_kv_layout l = {.groups = {{.n_layers = 1, .n_kv_heads = 1, .head_dim = 80, .n_blocks = 1}},
+                       .n_groups = 1,
+                       .block_size = 16,
+                       .type = DEV_KV_Q8_0};
+    ridge_error err = {0};
+    assert_int_equal(d->vtable->kv_create(d, &kv, &l, &err), RIDGE_EUNSUPPORTED);
+    assert_null(kv);
+    assert_non_null(strstr(err.text, "--kv-cache-dtype"));
+    assert_non_null(strstr(err.text, "heads have 80"));
+    l.type = DEV_KV_AUTO;
+    assert_int_equal(d->vtable->kv_create(d, &kv, &l, NULL), RIDGE_EINVAL);
+    assert_null(kv);
+    l.type = DEV_KV_F32;
+    l.groups[0].n_blocks = 0;
+    assert_int_equal(d->vtable->kv_create(d, &kv, &l, NULL), RIDGE_EINVAL);
+    assert_null(kv);
+    d->vtable->destroy(d);
+}
+
+static void test_type_names(void **state) {
+    (void)state;
+    const dev_kv_type all[] = {DEV_KV_AUTO, DEV_KV_F16, DEV_KV_F32, DEV_KV_Q8_0};
+    dev_kv_type found;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_true(dev_kv_type_find(dev_kv_type_name(all[i]), &found));
+        assert_int_equal(found, all[i]);
+    }
+    assert_string_equal(dev_kv_type_name(DEV_KV_Q8_0), "q8_0");
+    assert_false(dev_kv_type_find("q4_0", &found));
+    assert_false(dev_kv_type_find("", &found));
 }
 
 /* Whatever the size of a block, where a table of a window group is a row of holes up to the window:
@@ -272,7 +446,7 @@ static void test_given_back_blocks(void **state) {
     (void)state;
     enum { LENGTH = 300, WIDTH = 3 * 32, KV_WIDTH = 32 };
     static const uint32_t windows[] = {1, 17, 40, 257}, chunks[] = {1, 9, 70, 0};
-    static const dev_kv_type kv_types[] = {DEV_KV_F16, DEV_KV_F32};
+    static const dev_kv_type kv_types[] = {DEV_KV_F16, DEV_KV_F32, DEV_KV_Q8_0};
     const float inv_freq[16] = {1, 0.5f, 0.25f, 0.125f};
     attention_input in = {.lengths = {LENGTH}, .n_seqs = 1, .inv_freq = inv_freq};
     float *parts[] = {random_floats(LENGTH * WIDTH), random_floats(LENGTH * KV_WIDTH),
@@ -290,7 +464,10 @@ static void test_given_back_blocks(void **state) {
             run_attention(&a, &in, parts, 0, full);
             a.give_back = true;
             for (a.block_size = 1 + t; a.block_size <= 64; a.block_size += t + 1) {
-                a.isa = rig_paths[a.block_size % (uint32_t)rig_n_paths];
+                /* the portable path is slow: now and then */
+                uint32_t others = (uint32_t)rig_n_paths - 1;
+                bool slow = others == 0 || a.block_size % 16 == 0;
+                a.isa = rig_paths[slow ? 0 : 1 + a.block_size % others];
                 run_attention(&a, &in, parts, chunks[a.block_size / 3 % 4], holes);
                 assert_memory_equal(full, holes, size);
             }
@@ -338,11 +515,13 @@ static void check_blocks(dev_kv_type type, uint32_t block_size) {
     enum { GROUP = 1, N = 7 };
     device *d = open_device(NULL, 1, false);
     const device_vtable *t = d->vtable;
-    dev_kv_layout l = {.groups = {{.n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_blocks = 3},
-                                  {.n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .n_blocks = N}},
-                       .n_groups = 2,
-                       .block_size = block_size,
-                       .type = type};
+    dev_kv_layout l = {
+        .groups =
+            {{.n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_blocks = 3},
+             {.n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .n_blocks = N, .n_f16_layers = 2}},
+        .n_groups = 2,
+        .block_size = block_size,
+        .type = type};
     dev_kv *kv = NULL, *other = NULL;
     assert_int_equal(t->kv_create(d, &kv, &l, NULL), RIDGE_OK);
     l.groups[GROUP].n_blocks = 2;
@@ -373,15 +552,22 @@ static void test_blocks_read_and_written(void **state) {
     check_blocks(DEV_KV_F16, 16);
     check_blocks(DEV_KV_F16, 5);
     check_blocks(DEV_KV_F32, 32);
+    check_blocks(DEV_KV_Q8_0, 16);
+    check_blocks(DEV_KV_Q8_0, 7);
 }
 
 int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_q8),
+        cmocka_unit_test(test_f16_layers),
+        cmocka_unit_test(test_extreme_q8),
         cmocka_unit_test(test_given_back_blocks),
         cmocka_unit_test(test_overflowed_values),
         cmocka_unit_test(test_blocks_read_and_written),
+        cmocka_unit_test(test_shapes_refused),
+        cmocka_unit_test(test_type_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

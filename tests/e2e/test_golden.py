@@ -78,6 +78,15 @@ def test_perplexity(ridge, golden, shared, each_model, flags, bar):
     assert got["perplexity_all"] == pytest.approx(expected["all_targets"]["ppl"], rel=bar)
 
 
+def test_q8_0_cache(ridge, shared, each_model, tmp_path):
+    """A cache of 8 bits costs little: the text's beginning, two windows of it."""
+    text = tmp_path / "text"
+    text.write_bytes((shared / "golden" / "ppl.txt").read_bytes()[:6000])
+    f16, q8 = (ridge.json("perplexity", each_model[1], text, "--json", "--kv-cache-dtype", t)["perplexity"]
+               for t in ("f16", "q8_0"))
+    assert f16 != q8 and q8 == pytest.approx(f16, rel=0.005)
+
+
 def test_same_bits_however_it_is_computed(ridge, golden, each_model, tmp_path):
     """score --logits is equal to the byte for any chunking, block size and number of threads."""
     name, path = each_model

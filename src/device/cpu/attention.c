@@ -1,4 +1,5 @@
-/* device/cpu/attention: how attention is shared out. The arithmetic is kernels->attend and merge.
+/* device/cpu/attention: how attention is shared out. The arithmetic is kernels->attend and merge,
+ * and for the keys of a q8_0 cache the integer product of linear layers.
  *
  * A partial (maximum, sum, output) covers one span of 256 context tokens; a row's partials are
  * merged in span order. Many rows of a sequence go in blocks that walk the spans themselves; few
@@ -58,8 +59,79 @@ static attention_job make_job(const cpu_run *r, const dev_op *op, uint32_t s, ui
     return j;
 }
 
-/* Makes the partials of every query of the job:
- * m, l [n_queries] and scratch->partial. Query i is row i / gqa, head i % gqa of the KV head. */
+/* Query i of a job: row i / gqa, head i % gqa of the KV head. */
+static const float *query(const dev_op *op, const attention_job *j, uint32_t i, const float *q,
+                          size_t ldq) {
+    uint32_t gqa = op->n_heads / op->n_kv_heads, head = j->kv_head * gqa + i % gqa;
+    return q + (j->first + i / gqa) * ldq + (size_t)head * op->head_dim;
+}
+
+static bool is_q8(const cpu_run *r, const dev_op *op) {
+    return cpu_kv_type(&r->c->kv->layout, op->group, op->layer) == DEV_KV_Q8_0;
+}
+
+/* For the keys of a q8_0 cache: the queries in s->x, in tiles as cpu_xblock says, turned as the
+ * keys are (kv.c). */
+static void quantize_queries(const cpu_run *r, const dev_op *op, const attention_job *j,
+                             const float *q, size_t ldq, cpu_scratch *s) {
+    uint32_t n_blocks = op->head_dim / CPU_BLOCK;
+    if (!is_q8(r, op)) return;
+    for (uint32_t i = 0; i < j->n_queries; i++) {
+        uint32_t first = i / CPU_TILE * CPU_TILE, left = j->n_queries - first;
+        r->k->hadamard(query(op, j, i, q, ldq), s->entry, op->head_dim);
+        r->k->quantize(s->entry, op->head_dim, s->x + (size_t)first * n_blocks + (i - first),
+                       left < CPU_TILE ? left : CPU_TILE);
+    }
+}
+
+/* s->acc[0] = the queries times n panels of keys. */
+static void multiply_keys(const cpu_run *r, const attention_job *j, const void *const *k,
+                          uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
+    const cpu_format *f = cpu_format_find(QUANT_Q8_0);
+    if (j->n_queries <= CPU_FEW && r->k->gemm_packed != NULL) {
+        for (uint32_t p = 0; p < n; p++)
+            r->k->gemm_packed(&(cpu_packed_args){.format = f,
+                                                 .panel = k[p],
+                                                 .x = s->x,
+                                                 .ahead = k[p],
+                                                 .n_blocks = n_blocks,
+                                                 .width = j->n_queries,
+                                                 .acc = s->acc[0] + p * CPU_PANEL});
+        return;
+    }
+    memset(s->acc[0], 0, (size_t)j->n_queries * CPU_PAIR * sizeof(float));
+    for (uint32_t b = 0; b < n_blocks; b += CPU_K_BLOCKS) {
+        uint32_t count = n_blocks - b < CPU_K_BLOCKS ? n_blocks - b : CPU_K_BLOCKS;
+        for (uint32_t p = 0; p < n; p++)
+            r->k->unpack(f, (const uint8_t *)k[p] + b * cpu_super_bytes(f), count,
+                         s->blocks + (size_t)p * CPU_K_BLOCKS);
+        for (uint32_t t = 0; t < j->n_queries; t += CPU_TILE) {
+            uint32_t left = j->n_queries - t, width = left < CPU_TILE ? left : CPU_TILE;
+            r->k->gemm(&(cpu_gemm_args){.format = f,
+                                        .w = s->blocks,
+                                        .x = s->x + (size_t)t * n_blocks + (size_t)b * width,
+                                        .n_panels = n,
+                                        .n_blocks = count,
+                                        .width = width,
+                                        .acc = s->acc[0] + (size_t)t * CPU_PAIR,
+                                        .fetch = &(cpu_fetch){.bytes = 0}});
+        }
+    }
+}
+
+/* Scores of the groups of 16 tokens [first, end) of a span, of a q8_0 cache: a group is a panel of
+ * weights, and the product the one of linear layers. */
+static void score_q8(const cpu_run *r, const dev_op *op, const attention_job *j,
+                     const cpu_kv_span *kv, uint32_t first, uint32_t end, cpu_scratch *s) {
+    for (uint32_t g = first; g < end; g += 2) {
+        uint32_t n = g + 1 < end ? 2 : 1;
+        multiply_keys(r, j, kv->k + g, n, op->head_dim / CPU_BLOCK, s);
+        r->k->store_sums(s->acc[0], NULL, j->n_queries, n * CPU_PANEL, s->scores + g * 16,
+                         CPU_SPAN);
+    }
+}
+
+/* Makes the partials of every query of the job: m, l [n_queries] and s->partial. */
 static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
                         const float *q, size_t ldq, cpu_scratch *s, float *m, float *l) {
     uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
@@ -67,19 +139,22 @@ static void attend_span(const cpu_run *r, const dev_op *op, const attention_job 
     uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
     cpu_kv_span kv;
     cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
-                end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, &kv);
+                end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, s->scales, &kv);
+    bool q8 = is_q8(r, op);
+    if (q8) score_q8(r, op, j, &kv, (begin - base) / 16, (end - base + 15) / 16, s);
     const float *queries[CPU_QUERIES];
     uint32_t begins[CPU_QUERIES], ends[CPU_QUERIES];
     for (uint32_t i = 0; i < j->n_queries; i++) {
-        uint32_t row = j->first + i / gqa, head = j->kv_head * gqa + i % gqa, from, to;
-        queries[i] = q + row * ldq + (size_t)head * op->head_dim;
-        visible(op, (uint32_t)r->c->batch.positions[row], &from, &to);
+        uint32_t from, to;
+        queries[i] = query(op, j, i, q, ldq);
+        visible(op, (uint32_t)r->c->batch.positions[j->first + i / gqa], &from, &to);
         begins[i] = from > base ? from - base : 0;
         ends[i] = to < base ? 0 : to - base < CPU_SPAN ? to - base : CPU_SPAN;
     }
-    r->k->attend(&(cpu_span_args){.k = kv.k,
+    r->k->attend(&(cpu_span_args){.k = q8 ? NULL : kv.k,
                                   .v = kv.v,
-                                  .half = kv.half,
+                                  .type = kv.type,
+                                  .scales = kv.scales,
                                   .head_dim = op->head_dim,
                                   .n = j->n_queries,
                                   .q = queries,
@@ -102,6 +177,7 @@ static void run_block(const cpu_run *r, const dev_op *op, const attention_job *j
     float m[CPU_QUERIES], l[CPU_QUERIES], span_m[CPU_QUERIES], span_l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
     memset(l, 0, sizeof l);
+    quantize_queries(r, op, j, q, ldq, s);
     for (uint32_t span = j->begin / CPU_SPAN; span * CPU_SPAN < j->end; span++) {
         attend_span(r, op, j, span, q, ldq, s, span_m, span_l);
         for (uint32_t i = 0; i < j->n_queries; i++)
@@ -126,6 +202,7 @@ static void run_split(const cpu_run *r, const dev_op *op, const attention_job *j
                       const float *q, size_t ldq, cpu_scratch *s) {
     float m[CPU_QUERIES], l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
+    quantize_queries(r, op, j, q, ldq, s);
     attend_span(r, op, j, span, q, ldq, s, m, l);
     for (uint32_t i = 0; i < j->n_queries; i++) {
         size_t at = partial_at(r, op, j->first + i / gqa, j->kv_head * gqa + i % gqa, span);

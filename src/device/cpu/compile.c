@@ -203,12 +203,9 @@ static ridge_status push_rope_tables(compiler *k) {
 }
 
 static void note_sizes(dev_compiled *c, const dev_op *op) {
-    if (op->kind == DEV_ATTENTION) {
-        if (op->head_dim > c->max_head_dim) c->max_head_dim = op->head_dim;
-        if (op->n_heads > c->max_heads) c->max_heads = op->n_heads;
-    }
-    if (op->kind == DEV_KV_WRITE && op->n_kv_heads * op->head_dim > c->max_kv_width)
-        c->max_kv_width = op->n_kv_heads * op->head_dim;
+    bool attention = op->kind == DEV_ATTENTION, write = op->kind == DEV_KV_WRITE;
+    if ((attention || write) && op->head_dim > c->max_head_dim) c->max_head_dim = op->head_dim;
+    if (attention && op->n_heads > c->max_heads) c->max_heads = op->n_heads;
     if (op->kind == DEV_EMBED) c->n_embed_rows = op->w[0]->rows;
 }
 
@@ -291,9 +288,12 @@ static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     s->scores = take(a, (size_t)CPU_QUERIES * CPU_SPAN, sizeof(float));
     s->partial = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->state = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
-    s->half = take(a, c->max_kv_width, sizeof(uint16_t));
+    s->entry = take(a, (size_t)2 * c->max_head_dim, sizeof(float));
+    size_t n_blocks = (c->max_head_dim + CPU_BLOCK - 1) / CPU_BLOCK;
+    s->scales = take(a, CPU_SPAN * n_blocks, sizeof(float));
+    s->x = take(a, CPU_QUERIES * n_blocks, sizeof *s->x);
     return s->panel && s->blocks && s->acc[0] && s->acc[1] && s->k && s->v && s->scores &&
-           s->partial && s->state && s->half;
+           s->partial && s->state && s->entry && s->scales && s->x;
 }
 
 static ridge_status make_buffers(compiler *k) {

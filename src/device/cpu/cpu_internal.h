@@ -120,7 +120,8 @@ typedef struct {
 typedef struct {
     const cpu_format *format;
     const uint8_t *panel;
-    const cpu_xblock *x; /* [n_blocks][width] */
+    const cpu_xblock *x;  /* [n_blocks][width] */
+    const uint8_t *ahead; /* what is needed later: as much of it is fetched meanwhile */
     uint32_t n_blocks, width;
     float *acc; /* out: 16 columns of [width][CPU_PAIR] */
 } cpu_packed_args;
@@ -138,14 +139,15 @@ typedef struct {
 
 /* One span of context against n queries that share a KV head. */
 typedef struct {
-    /* of each 16 tokens: keys [head_dim][16], values [16][head_dim]; f16 (half) or f32 */
-    const void *const *k, *const *v; /* [CPU_SPAN / 16] */
-    bool half;
+    /* of each 16 tokens: keys [head_dim][16], values [16][head_dim] */
+    const void *const *k, *const *v; /* [CPU_SPAN / 16]; k NULL: the scores are there already */
+    dev_kv_type type;                /* of both */
+    const float *const *scales;      /* q8_0: of v, of each 16 tokens [16][head_dim / 32] */
     uint32_t head_dim, n;
     const float *const *q;       /* [n] -> [head_dim] */
     const uint32_t *begin, *end; /* [n] visible tokens of the span; begin >= end: none */
     float scale, softcap;
-    float *scores; /* scratch [n][256] */
+    float *scores; /* [n][256], before they are scaled; then scratch */
     float *m, *l;  /* out [n]: maximum, sum of exp(score - m); l = 0: none */
     float *o;      /* out [n][head_dim]: sum of exp(score - m) * v */
 } cpu_span_args;
@@ -163,9 +165,15 @@ typedef struct {
     /* linear, f32; expand: the exact weights of unpacked blocks, [32 * n_blocks][16] */
     void (*expand)(const cpu_format *f, const cpu_ublock *w, uint32_t n_blocks, float *panel);
     void (*fgemm)(const cpu_fgemm_args *a);
-    /* the cache's halves */
+    /* the cache's types */
     void (*widen_f16)(const uint16_t *src, float *dst, size_t n);
     void (*narrow_f16)(const float *src, uint16_t *dst, size_t n);
+    /* of q8_0: whole blocks of 32, a scale each */
+    void (*quantize_q8)(const float *src, uint32_t n, int8_t *q, uint16_t *scales);
+    void (*widen_q8)(const int8_t *q, const float *scales, float *dst, size_t n);
+    /* An orthogonal matrix times x, n a multiple of 32: the same of a query and a key changes no
+     * product of the two, but spreads what a few of their values are larger by. */
+    void (*hadamard)(const float *x, float *out, uint32_t n);
     /* row-wise; x and out may be the same */
     void (*quantize)(const float *x, uint32_t cols, cpu_xblock *out, size_t stride);
     void (*rms_norm)(const float *x, const float *w, float *out, uint32_t n, float eps);
@@ -218,13 +226,10 @@ struct dev_weight {
 struct dev_kv {
     dev_kv_layout layout;
     struct {
-        uint8_t *k, *v;     /* [n_blocks][n_layers][n_kv_heads][block_size / lanes][head_dim][lanes]
-                               and [n_blocks][n_layers][n_kv_heads][block_size][head_dim] */
-        size_t block_elems; /* n_kv_heads * head_dim * block_size */
-        size_t bytes;       /* of k, and of v */
+        uint8_t *k, *v;            /* [n_blocks][n_layers][n_kv_heads][block_size / lanes] runs */
+        size_t block_bytes, bytes; /* of k, and of v */
     } groups[DEV_MAX_GROUPS];
-    size_t elem_bytes;
-    uint32_t lanes; /* tokens next to each other in k: 16, or block_size if no multiple of it */
+    uint32_t lanes; /* tokens of a run: 16, or block_size if no multiple of it */
 };
 
 /* Weights smaller than a few huge pages lie next to each other in one of these; they live as long
@@ -247,27 +252,32 @@ static inline bool cpu_is_integer(const cpu_device *d, const dev_weight *w) {
 }
 
 /* kv.c */
+dev_kv_type cpu_kv_type(const dev_kv_layout *layout, uint32_t group, uint32_t layer);
+size_t cpu_kv_entry_bytes(dev_kv_type type, uint32_t head_dim); /* of a token's key of a head */
 ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err);
 void cpu_kv_free(device *d, dev_kv *kv);
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                  uint32_t n_tokens);
 void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to);
 void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from);
-/* Token `position` of a sequence: k and v [n_kv_heads * head_dim]. scratch: [row] of 16 bits. */
+/* Token `position` of a sequence: k and v [n_kv_heads * head_dim]. scratch: [2 * head_dim]. */
 void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
                   const int32_t *blocks, uint32_t position, const float *k, const float *v,
-                  uint16_t *scratch);
+                  float *scratch);
 /* Where tokens [begin, end) of one KV head lie, for cpu_span_args: k, v [CPU_SPAN / 16] pointers,
  * those of the 16 tokens that begin lies in at begin % 256 / 16. In the pool itself where its form
  * allows; widened to f32 in key and value [256 * head_dim] where `widen` says that it pays, or
- * where the pool's blocks are no multiple of 16. No block is looked up but those of [begin, end). */
+ * where the pool's blocks are no multiple of 16. But the keys of q8_0 are always panels of 16 rows
+ * of Q8_0 weights. scales: [256 * head_dim / 32]. No block is looked up but those of [begin, end).
+ */
 typedef struct {
     const void *k[CPU_SPAN / 16], *v[CPU_SPAN / 16];
-    bool half;
+    const float *scales[CPU_SPAN / 16];
+    dev_kv_type type;
 } cpu_kv_span;
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
-                 float *key, float *value, cpu_kv_span *out);
+                 float *key, float *value, float *scales, cpu_kv_span *out);
 
 /* compile.c and run.c */
 typedef enum {
@@ -314,10 +324,12 @@ typedef struct {
     cpu_ublock *blocks; /* [2][CPU_K_BLOCKS]: two panels' chunks, unpacked */
     float *acc[2];      /* [CPU_TOKENS][CPU_PAIR]: what two panels have summed up */
     float *k, *v;       /* [256 * max_head_dim] each: a staged span */
+    float *scales;      /* [256 * max_head_dim / 32] of its values */
+    cpu_xblock *x;      /* [CPU_QUERIES * max_head_dim / 32]: queries, quantised */
     float *scores;      /* [CPU_QUERIES][256] */
     float *partial;     /* [CPU_QUERIES][max_head_dim] */
     float *state;       /* [CPU_QUERIES][max_head_dim] */
-    uint16_t *half;     /* [max_kv_width] */
+    float *entry;       /* [2 * max_head_dim]: a key on its way into the cache */
 } cpu_scratch;
 
 #define CPU_QUERIES 64      /* (row, head) pairs of one attention task, at most */
@@ -344,7 +356,7 @@ struct dev_compiled {
     cpu_xblock *x[2]; /* quantised inputs: max_tokens * max_blocks each */
     cpu_rope ropes[CPU_MAX_ROPES];
     uint32_t n_ropes;
-    uint32_t max_cols, max_head_dim, max_heads, max_kv_width, n_embed_rows;
+    uint32_t max_cols, max_head_dim, max_heads, n_embed_rows;
     cpu_scratch *scratch;      /* [team size] */
     float *split_ml, *split_o; /* [CPU_MAX_SPLITS][2], [CPU_MAX_SPLITS][max_head_dim] */
     cpu_seq *seqs;             /* [max_tokens] per sequence of this batch */

@@ -1,18 +1,64 @@
 /* device/cpu/kv: the pool of keys and values.
  *
- * Within a block and a head, the keys of 16 tokens lie transposed ([head_dim][16]) so that their
- * scores are made together without a sum across lanes; values lie as they come. Both grow token by
- * token; an entry is written once.
+ * A block holds, for each layer and head, runs of `lanes` tokens: 16, or the whole block where its
+ * size is no multiple of 16. In a run of n tokens lie
+ *
+ *     f16, f32   keys [head_dim][n], so that the scores of n tokens are made together without a sum
+ *                across lanes; values [n][head_dim]
+ *     q8_0       keys [head_dim / 32] of {f16 scales [n], u8 [8][n][4], biased by 128}: of 16
+ *                tokens a panel of 16 rows of Q8_0 weights (cpu_internal.h), so that their product
+ *                with a query is that of linear layers; values i8 [n][head_dim], f16 scales
+ *                [n][head_dim / 32]. Keys are multiplied by an orthogonal matrix before they are
+ *                quantised, as queries will be (QuaRot, Ashkboos et al. 2024): beside the few large
+ *                values that the biases of some models make, all others would have but few steps
+ *
+ * Both grow token by token; an entry is written once, from its own token.
  */
 #include <string.h>
 
 #include "device/cpu/cpu_internal.h"
+#include "format/quant.h"
+
+static const char *const type_names[] = {
+    [DEV_KV_AUTO] = "auto", [DEV_KV_F16] = "f16", [DEV_KV_F32] = "f32", [DEV_KV_Q8_0] = "q8_0"};
+
+const char *dev_kv_type_name(dev_kv_type type) {
+    return type_names[type];
+}
+
+bool dev_kv_type_find(const char *name, dev_kv_type *out) {
+    for (size_t i = 0; i < sizeof type_names / sizeof *type_names; i++)
+        if (strcmp(name, type_names[i]) == 0) {
+            *out = (dev_kv_type)i;
+            return true;
+        }
+    return false;
+}
+
+dev_kv_type cpu_kv_type(const dev_kv_layout *layout, uint32_t group, uint32_t layer) {
+    bool f16 = layout->type == DEV_KV_Q8_0 && layer < layout->groups[group].n_f16_layers;
+    return f16 ? DEV_KV_F16 : layout->type;
+}
+
+size_t cpu_kv_entry_bytes(dev_kv_type type, uint32_t head_dim) {
+    size_t n = head_dim;
+    return type == DEV_KV_F32 ? 4 * n : type == DEV_KV_F16 ? 2 * n : n + n / CPU_BLOCK * 2;
+}
+
+/* Of the keys of a block's first n_layers layers, or of the values. */
+static size_t layers_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t n_layers) {
+    const dev_kv_group *g = &layout->groups[group];
+    size_t n_first = g->n_f16_layers < n_layers ? g->n_f16_layers : n_layers;
+    size_t entries = n_first * cpu_kv_entry_bytes(cpu_kv_type(layout, group, 0), g->head_dim) +
+                     (n_layers - n_first) * cpu_kv_entry_bytes(layout->type, g->head_dim);
+    return entries * g->n_kv_heads * layout->block_size;
+}
 
 size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group) {
-    const dev_kv_group *g = &layout->groups[group];
-    size_t elem = layout->type == DEV_KV_F16 ? 2 : 4;
-    return (size_t)g->n_layers * 2 * g->n_kv_heads * g->head_dim * layout->block_size * elem;
+    return 2 * layers_bytes(layout, group, layout->groups[group].n_layers);
 }
+
+/* The pool's life ------------------------------------------------------------------------------ */
 
 void cpu_kv_free(device *d, dev_kv *kv) {
     (void)d;
@@ -25,14 +71,38 @@ void cpu_kv_free(device *d, dev_kv *kv) {
 }
 
 static ridge_status check_layout(const dev_kv_layout *l, ridge_error *err) {
-    if (l->n_groups < 1 || l->n_groups > DEV_MAX_GROUPS || l->block_size == 0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, blocks of %u tokens",
-                          l->n_groups, l->block_size);
-    for (uint32_t g = 0; g < l->n_groups; g++)
-        if (l->groups[g].n_layers == 0 || l->groups[g].n_kv_heads == 0 ||
-            l->groups[g].head_dim == 0 || l->groups[g].n_blocks == 0)
+    if (l->n_groups < 1 || l->n_groups > DEV_MAX_GROUPS || l->block_size == 0 ||
+        l->type == DEV_KV_AUTO)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, blocks of %u tokens, type %s",
+                          l->n_groups, l->block_size, dev_kv_type_name(l->type));
+    for (uint32_t g = 0; g < l->n_groups; g++) {
+        const dev_kv_group *group = &l->groups[g];
+        if (group->n_layers == 0 || group->n_kv_heads == 0 || group->head_dim == 0 ||
+            group->n_blocks == 0)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "KV group %u is empty", g);
+        if (l->type == DEV_KV_Q8_0 && group->head_dim % CPU_BLOCK != 0)
+            return RIDGE_FAIL(
+                err, RIDGE_EUNSUPPORTED,
+                "a KV cache of type q8_0 has a scale per %d values: the model's heads "
+                "have %u, no multiple of it; use f16 (--kv-cache-dtype)",
+                CPU_BLOCK, group->head_dim);
+    }
     return RIDGE_OK;
+}
+
+/* No size is beyond what can be counted if the largest, of all entries in f32, is not. */
+static bool map_group(dev_kv *kv, uint32_t g) {
+    const dev_kv_group *group = &kv->layout.groups[g];
+    size_t most = sizeof(float);
+    if (!mem_mul(most, group->head_dim, &most) || !mem_mul(most, group->n_kv_heads, &most) ||
+        !mem_mul(most, kv->layout.block_size, &most) || !mem_mul(most, group->n_layers, &most) ||
+        !mem_mul(most, group->n_blocks, &most))
+        return false;
+    kv->groups[g].block_bytes = layers_bytes(&kv->layout, g, group->n_layers);
+    kv->groups[g].bytes = kv->groups[g].block_bytes * group->n_blocks;
+    kv->groups[g].k = mem_map(kv->groups[g].bytes);
+    kv->groups[g].v = mem_map(kv->groups[g].bytes);
+    return kv->groups[g].k != NULL && kv->groups[g].v != NULL;
 }
 
 ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err) {
@@ -40,152 +110,220 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
     dev_kv *kv = mem_zalloc(1, sizeof *kv);
     if (kv == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool");
     kv->layout = *layout;
-    kv->elem_bytes = layout->type == DEV_KV_F16 ? 2 : 4;
     kv->lanes = layout->block_size % 16 == 0 ? 16 : layout->block_size;
-    for (uint32_t g = 0; g < layout->n_groups; g++) {
-        const dev_kv_group *group = &layout->groups[g];
-        size_t elems = group->n_kv_heads, bytes = 0;
-        bool fits =
-            mem_mul(elems, group->head_dim, &elems) && mem_mul(elems, layout->block_size, &elems) &&
-            mem_mul(elems, group->n_blocks, &bytes) && mem_mul(bytes, group->n_layers, &bytes) &&
-            mem_mul(bytes, kv->elem_bytes, &bytes);
-        kv->groups[g].block_elems = elems;
-        kv->groups[g].bytes = bytes;
-        if (fits) kv->groups[g].k = mem_map(bytes);
-        if (fits) kv->groups[g].v = mem_map(bytes);
-        if (kv->groups[g].k == NULL || kv->groups[g].v == NULL) {
+    for (uint32_t g = 0; g < layout->n_groups; g++)
+        if (!map_group(kv, g)) {
             cpu_kv_free(d, kv);
-            return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool: %u blocks of %u tokens", group->n_blocks,
-                              layout->block_size);
+            return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool: %u blocks of %u tokens",
+                              layout->groups[g].n_blocks, layout->block_size);
         }
-    }
     *out = kv;
     return RIDGE_OK;
 }
 
-/* First element of a block in a layer. The layers of a block lie together: what a short context
- * touches is small, though the pool's pages are huge. */
-static size_t block_at(const dev_kv *kv, uint32_t group, uint32_t layer, int32_t block) {
-    return ((size_t)block * kv->layout.groups[group].n_layers + layer) *
-           kv->groups[group].block_elems;
-}
+/* Whole blocks --------------------------------------------------------------------------------- */
 
-static size_t block_bytes(const dev_kv *kv, uint32_t group) { /* of k, and of v */
-    return block_at(kv, group, 0, 1) * kv->elem_bytes;
-}
-
-/* Whole blocks: what lies past n_tokens in the source is overwritten before it is read. */
+/* What lies past n_tokens in the source is overwritten before it is read. */
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                  uint32_t n_tokens) {
     (void)d;
     (void)n_tokens;
-    size_t bytes = block_bytes(kv, group), src = (size_t)from * bytes, dst = (size_t)to * bytes;
-    memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, bytes);
-    memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, bytes);
+    size_t n = kv->groups[group].block_bytes, src = (size_t)from * n, dst = (size_t)to * n;
+    memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, n);
+    memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, n);
 }
 
 /* Keys, then values. */
 void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to) {
     (void)d;
-    size_t bytes = block_bytes(kv, group), at = (size_t)block * bytes;
-    memcpy(to, kv->groups[group].k + at, bytes);
-    memcpy((uint8_t *)to + bytes, kv->groups[group].v + at, bytes);
+    size_t n = kv->groups[group].block_bytes, at = (size_t)block * n;
+    memcpy(to, kv->groups[group].k + at, n);
+    memcpy((uint8_t *)to + n, kv->groups[group].v + at, n);
 }
 
 void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from) {
     (void)d;
-    size_t bytes = block_bytes(kv, group), at = (size_t)block * bytes;
-    memcpy(kv->groups[group].k + at, from, bytes);
-    memcpy(kv->groups[group].v + at, (const uint8_t *)from + bytes, bytes);
+    size_t n = kv->groups[group].block_bytes, at = (size_t)block * n;
+    memcpy(kv->groups[group].k + at, from, n);
+    memcpy(kv->groups[group].v + at, (const uint8_t *)from + n, n);
 }
 
-/* First element of a slot's key, whose elements are `lanes` apart, and of its value, of a head. */
-static size_t key_at(const dev_kv *kv, uint32_t group, size_t block, uint32_t head, uint32_t slot) {
-    uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
-    return block + (size_t)head * dim * kv->layout.block_size +
-           (size_t)(slot - slot % lanes) * dim + slot % lanes;
+/* One token ------------------------------------------------------------------------------------ */
+
+/* Where the run of a token, of one layer and head, begins in k and v. The layers of a block lie
+ * together: what a short context touches is small, though the pool's pages are huge. */
+static size_t run_at(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                     uint32_t head, uint32_t position) {
+    uint32_t size = kv->layout.block_size, slot = position % size;
+    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    size_t run = kv->lanes * cpu_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
+    return (size_t)blocks[position / size] * kv->groups[group].block_bytes +
+           layers_bytes(&kv->layout, group, layer) +
+           ((size_t)head * (size / kv->lanes) + slot / kv->lanes) * run;
 }
 
-static size_t value_at(const dev_kv *kv, uint32_t group, size_t block, uint32_t head,
-                       uint32_t slot) {
-    uint32_t dim = kv->layout.groups[group].head_dim;
-    return block + ((size_t)head * kv->layout.block_size + slot) * dim;
+/* A block of 32 values of the keys of a run of q8_0: its scales; its quants are 2 * lanes further.
+ */
+static size_t key_block(uint32_t lanes, uint32_t b) {
+    return (size_t)b * (CPU_BLOCK + 2) * lanes;
+}
+
+static void write_q8_key(const cpu_kernels *kernels, uint8_t *run, uint32_t lanes, uint32_t lane,
+                         const float *k, uint32_t dim, float *scratch) {
+    uint8_t *q = (uint8_t *)(scratch + dim); /* [dim], then the scales */
+    uint16_t *scales = (uint16_t *)(void *)(q + dim);
+    kernels->hadamard(k, scratch, dim);
+    kernels->quantize_q8(scratch, dim, (int8_t *)q, scales);
+    for (uint32_t i = 0; i < dim; i++) q[i] ^= 0x80;
+    for (uint32_t b = 0; b < dim / CPU_BLOCK; b++, q += CPU_BLOCK) {
+        uint8_t *to = run + key_block(lanes, b);
+        memcpy(to + 2 * lane, scales + b, 2);
+        to += 2 * lanes + 4 * lane;
+        for (int quad = 0; quad < CPU_QUADS; quad++, to += 4 * lanes) memcpy(to, q + 4 * quad, 4);
+    }
+}
+
+static void write_key(const cpu_kernels *kernels, dev_kv_type type, uint8_t *run, uint32_t lanes,
+                      uint32_t lane, const float *k, uint32_t dim, float *scratch) {
+    if (type == DEV_KV_Q8_0) {
+        write_q8_key(kernels, run, lanes, lane, k, dim, scratch);
+    } else if (type == DEV_KV_F16) {
+        uint16_t *to = (uint16_t *)(void *)run + lane, *half = (uint16_t *)(void *)scratch;
+        kernels->narrow_f16(k, half, dim);
+        for (uint32_t d = 0; d < dim; d++) to[(size_t)d * lanes] = half[d];
+    } else {
+        float *to = (float *)(void *)run + lane;
+        for (uint32_t d = 0; d < dim; d++) to[(size_t)d * lanes] = k[d];
+    }
+}
+
+static int8_t *q8_values(const uint8_t *run, uint32_t lane, uint32_t dim) {
+    return (int8_t *)run + (size_t)lane * dim;
+}
+
+static uint16_t *q8_value_scales(const uint8_t *run, uint32_t lanes, uint32_t lane, uint32_t dim) {
+    return (uint16_t *)(void *)(run + (size_t)lanes * dim) + (size_t)lane * (dim / CPU_BLOCK);
+}
+
+static void write_value(const cpu_kernels *kernels, dev_kv_type type, uint8_t *run, uint32_t lanes,
+                        uint32_t lane, const float *v, uint32_t dim) {
+    size_t at = (size_t)lane * dim;
+    if (type == DEV_KV_Q8_0)
+        kernels->quantize_q8(v, dim, q8_values(run, lane, dim),
+                             q8_value_scales(run, lanes, lane, dim));
+    else if (type == DEV_KV_F16)
+        kernels->narrow_f16(v, (uint16_t *)(void *)run + at, dim);
+    else
+        memcpy((float *)(void *)run + at, v, dim * sizeof *v);
 }
 
 void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32_t layer,
                   const int32_t *blocks, uint32_t position, const float *k, const float *v,
-                  uint16_t *scratch) {
-    const dev_kv_group *g = &kv->layout.groups[group];
-    uint32_t size = kv->layout.block_size, slot = position % size, dim = g->head_dim;
-    size_t block = block_at(kv, group, layer, blocks[position / size]);
-    bool half = kv->layout.type == DEV_KV_F16;
-    if (half) kernels->narrow_f16(k, scratch, (size_t)g->n_kv_heads * dim);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++, k += dim, v += dim, scratch += dim) {
-        size_t key = key_at(kv, group, block, h, slot), value = value_at(kv, group, block, h, slot);
-        if (half) {
-            uint16_t *to = (uint16_t *)(void *)kv->groups[group].k + key;
-            for (uint32_t d = 0; d < dim; d++) to[(size_t)d * kv->lanes] = scratch[d];
-            kernels->narrow_f16(v, (uint16_t *)(void *)kv->groups[group].v + value, dim);
-        } else {
-            float *to = (float *)(void *)kv->groups[group].k + key;
-            for (uint32_t d = 0; d < dim; d++) to[(size_t)d * kv->lanes] = k[d];
-            memcpy((float *)(void *)kv->groups[group].v + value, v, dim * sizeof *v);
-        }
+                  float *scratch) {
+    uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
+    uint32_t lane = position % kv->layout.block_size % lanes;
+    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    for (uint32_t h = 0; h < kv->layout.groups[group].n_kv_heads; h++, k += dim, v += dim) {
+        size_t run = run_at(kv, group, layer, blocks, h, position);
+        write_key(kernels, type, kv->groups[group].k + run, lanes, lane, k, dim, scratch);
+        write_value(kernels, type, kv->groups[group].v + run, lanes, lane, v, dim);
     }
 }
 
-/* n elements from element `at` of a pool, as f32. */
-static void load_elems(const cpu_kernels *kernels, const dev_kv *kv, const uint8_t *pool, size_t at,
-                       float *dst, size_t n) {
-    if (kv->layout.type == DEV_KV_F32)
-        memcpy(dst, pool + at * 4, n * 4);
-    else
-        kernels->widen_f16((const uint16_t *)(const void *)pool + at, dst, n);
+/* A span --------------------------------------------------------------------------------------- */
+
+/* One token out of a run of another length: into lane `to` of key and value of 16. */
+static void gather_q8(const cpu_kernels *kernels, const uint8_t *key_run, const uint8_t *value_run,
+                      uint32_t lanes, uint32_t lane, uint32_t dim, uint32_t to, uint8_t *key,
+                      float *value) {
+    const int8_t *v = q8_values(value_run, lane, dim);
+    const uint16_t *scales = q8_value_scales(value_run, lanes, lane, dim);
+    for (uint32_t b = 0; b < dim / CPU_BLOCK; b++) {
+        const uint8_t *from = key_run + key_block(lanes, b);
+        uint8_t *k = key + key_block(16, b);
+        memcpy(k + 2 * to, from + 2 * lane, 2);
+        for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
+            memcpy(k + 2 * 16 + (quad * 16 + to) * 4, from + 2 * lanes + (quad * lanes + lane) * 4,
+                   4);
+        float scale = quant_f16_to_f32(scales[b]);
+        kernels->widen_q8(v + b * CPU_BLOCK, &scale, value + to * dim + b * CPU_BLOCK, CPU_BLOCK);
+    }
 }
 
-/* Tokens [begin, end), of a group of 16, of blocks that hold them in another form: key
- * [head_dim][16], value [16][head_dim]; what of them is of other tokens is anything. */
+static void gather_one(const cpu_kernels *kernels, bool half, const uint8_t *key_run,
+                       const uint8_t *value_run, uint32_t lanes, uint32_t lane, uint32_t dim,
+                       uint32_t to, float *key, float *value) {
+    if (half) {
+        const uint16_t *k = (const uint16_t *)(const void *)key_run + lane;
+        const uint16_t *v = (const uint16_t *)(const void *)value_run + (size_t)lane * dim;
+        for (uint32_t d = 0; d < dim; d++) key[d * 16 + to] = quant_f16_to_f32(k[d * lanes]);
+        kernels->widen_f16(v, value + to * dim, dim);
+    } else {
+        const float *k = (const float *)(const void *)key_run + lane;
+        const float *v = (const float *)(const void *)value_run + (size_t)lane * dim;
+        for (uint32_t d = 0; d < dim; d++) key[d * 16 + to] = k[d * lanes];
+        memcpy(value + to * dim, v, dim * sizeof *v);
+    }
+}
+
+/* Tokens [begin, end), of a group of 16, of blocks that hold them in other runs: into a run of 16
+ * of keys, in f32 or q8_0, and one of values in f32; what of them is of other tokens is anything.
+ */
 static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                    const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end,
                    float *key, float *value) {
-    uint32_t size = kv->layout.block_size, dim = kv->layout.groups[group].head_dim;
+    uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
+    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
     for (uint32_t t = begin; t < end; t++) {
-        size_t block = block_at(kv, group, layer, blocks[t / size]);
-        size_t at = key_at(kv, group, block, kv_head, t % size);
-        for (uint32_t d = 0; d < dim; d++)
-            load_elems(kernels, kv, kv->groups[group].k, at + (size_t)d * kv->lanes,
-                       key + (size_t)d * 16 + t % 16, 1);
-        load_elems(kernels, kv, kv->groups[group].v, value_at(kv, group, block, kv_head, t % size),
-                   value + (size_t)(t % 16) * dim, dim);
+        size_t run = run_at(kv, group, layer, blocks, kv_head, t);
+        const uint8_t *k = kv->groups[group].k + run, *v = kv->groups[group].v + run;
+        uint32_t lane = t % kv->layout.block_size % lanes;
+        if (type == DEV_KV_Q8_0)
+            gather_q8(kernels, k, v, lanes, lane, dim, t % 16, (uint8_t *)key, value);
+        else
+            gather_one(kernels, type == DEV_KV_F16, k, v, lanes, lane, dim, t % 16, key, value);
     }
+}
+
+/* Slot i of a span: the run of 16 at k and v, of a type and head_dim. */
+static void view_run(const cpu_kernels *kernels, dev_kv_type type, uint32_t dim, const uint8_t *k,
+                     const uint8_t *v, bool widen, float *key, float *value, float *scales,
+                     uint32_t i, cpu_kv_span *out) {
+    size_t n = (size_t)16 * dim;
+    if (type == DEV_KV_Q8_0)
+        kernels->widen_f16(q8_value_scales(v, 16, 0, dim), scales, n / CPU_BLOCK);
+    out->scales[i] = scales;
+    out->k[i] = k;
+    out->v[i] = v;
+    if (!widen || type == DEV_KV_F32) return;
+    out->v[i] = value;
+    if (type == DEV_KV_Q8_0) {
+        kernels->widen_q8(q8_values(v, 0, dim), scales, value, n);
+        return;
+    }
+    out->k[i] = key;
+    kernels->widen_f16((const uint16_t *)(const void *)k, key, n);
+    kernels->widen_f16((const uint16_t *)(const void *)v, value, n);
 }
 
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
-                 float *key, float *value, cpu_kv_span *out) {
-    uint32_t size = kv->layout.block_size, dim = kv->layout.groups[group].head_dim;
-    size_t elem = kv->elem_bytes, n = (size_t)16 * dim;
-    bool in_place = kv->lanes == 16 && (kv->layout.type == DEV_KV_F32 || !widen);
-    out->half = in_place && kv->layout.type == DEV_KV_F16;
+                 float *key, float *value, float *scales, cpu_kv_span *out) {
+    uint32_t dim = kv->layout.groups[group].head_dim, n = 16 * dim;
+    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    out->type = kv->lanes == 16 && !widen ? type : DEV_KV_F32;
     for (uint32_t t = begin & ~15u; t < end; t += 16) {
         uint32_t i = t % CPU_SPAN / 16;
-        float *k = key + i * n, *v = value + i * n;
-        out->k[i] = k;
-        out->v[i] = v;
-        if (kv->lanes != 16) {
-            gather(kernels, kv, group, layer, blocks, kv_head, t < begin ? begin : t,
-                   t + 16 < end ? t + 16 : end, k, v);
+        float *k = key + (size_t)i * n, *v = value + (size_t)i * n;
+        if (kv->lanes == 16) {
+            size_t run = run_at(kv, group, layer, blocks, kv_head, t);
+            view_run(kernels, type, dim, kv->groups[group].k + run, kv->groups[group].v + run,
+                     widen, k, v, scales + (size_t)i * (n / CPU_BLOCK), i, out);
             continue;
         }
-        size_t block = block_at(kv, group, layer, blocks[t / size]);
-        size_t k_at = key_at(kv, group, block, kv_head, t % size);
-        size_t v_at = value_at(kv, group, block, kv_head, t % size);
-        if (in_place) {
-            out->k[i] = kv->groups[group].k + k_at * elem;
-            out->v[i] = kv->groups[group].v + v_at * elem;
-        } else {
-            load_elems(kernels, kv, kv->groups[group].k, k_at, k, n);
-            load_elems(kernels, kv, kv->groups[group].v, v_at, v, n);
-        }
+        out->k[i] = k;
+        out->v[i] = v;
+        gather(kernels, kv, group, layer, blocks, kv_head, t < begin ? begin : t,
+               t + 16 < end ? t + 16 : end, k, v);
     }
 }

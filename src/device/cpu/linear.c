@@ -11,6 +11,10 @@
 
 #include "device/cpu/run.h"
 
+/* Prefetch distance of the product of few tokens, in bytes: some 12 blocks of four bits. Panels
+ * follow each other. */
+#define AHEAD 4096
+
 /* The chunks of one weight of a linear: token blocks x groups of panels. */
 typedef struct {
     uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
@@ -50,6 +54,7 @@ static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w
             &(cpu_packed_args){.format = w->format,
                                .panel = panel_at(w, j->panel + p, 0),
                                .x = cpu_input_at(r, j->op->x_in, n_blocks, 0, 0, &width),
+                               .ahead = panel_at(w, j->panel + p, 0) + AHEAD,
                                .n_blocks = n_blocks,
                                .width = width,
                                .acc = acc + (size_t)p * CPU_PANEL});

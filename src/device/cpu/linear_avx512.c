@@ -13,9 +13,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Prefetch distance of the one-token product, in bytes: some 12 blocks of four bits. */
-#define AHEAD 4096
-
 INLINE __m512i load(const uint8_t *p) {
     return _mm512_loadu_si512(p);
 }
@@ -176,6 +173,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
     const __m128i shift = _mm_cvtsi32_si128(f->zero_shift);
     const bool halves = has_halves(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
+    const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
     const cpu_xblock *x = a->x;
     __m512 acc[CPU_FEW];
@@ -188,7 +186,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
             left = f->n_blocks;
         }
         for (uint32_t i = 0; i < step + 32; i += 64)
-            _mm_prefetch((const char *)((uintptr_t)at + AHEAD + i), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
         scales s = block_scales(scaling, head, at + f->quant_bytes);
         __m512i isum[2][CPU_FEW];
 #pragma GCC unroll 8

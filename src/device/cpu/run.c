@@ -75,7 +75,7 @@ static void run_rope(const cpu_run *r, const cpu_op *op, uint32_t row) {
         (op->op.rope_neox ? r->k->rope_neox : r->k->rope_pairs)(x + i, cosine, sine, rope->n_pairs);
 }
 
-static void run_kv_write(const cpu_run *r, const dev_op *op, uint32_t row, uint16_t *scratch) {
+static void run_kv_write(const cpu_run *r, const dev_op *op, uint32_t row, float *scratch) {
     const dev_seq *seq = &r->c->batch.seqs[r->c->rows[row]];
     cpu_kv_write(r->k, r->c->kv, op->group, op->layer, seq->blocks[op->group],
                  (uint32_t)r->c->batch.positions[row], cpu_value_row(r, op->in[0], row),
@@ -93,7 +93,7 @@ static void run_row_op(const cpu_run *r, const cpu_op *op, uint32_t row, cpu_scr
     case DEV_EMBED: run_embed(r, o, row); return;
     case DEV_RMS_NORM: run_norm(r, o, row); return;
     case DEV_ROPE: run_rope(r, op, row); return;
-    case DEV_KV_WRITE: run_kv_write(r, o, row, scratch->half); return;
+    case DEV_KV_WRITE: run_kv_write(r, o, row, scratch->entry); return;
     case DEV_GATHER: run_gather(r, o, row); return;
     case CPU_OP_QUANTIZE: run_quantize(r, op, row); return;
     case CPU_OP_ROPE_TABLE: run_rope_table(r, op->rope_table, row); return;
@@ -158,7 +158,8 @@ static void account_linear(const dev_op *op, uint32_t n_rows, dev_account *a) {
 
 /* 2 multiply-adds per visible token and column; each token of a sequence's window is read once. */
 static void account_attention(const dev_compiled *c, const dev_op *op, dev_account *a) {
-    double elem = (double)c->kv->elem_bytes;
+    double token =
+        (double)cpu_kv_entry_bytes(cpu_kv_type(&c->kv->layout, op->group, op->layer), op->head_dim);
     for (uint32_t s = 0; s < c->batch.n_seqs; s++) {
         const dev_seq *seq = &c->batch.seqs[s];
         double visible = 0;
@@ -169,7 +170,7 @@ static void account_attention(const dev_compiled *c, const dev_op *op, dev_accou
         double read = seq->n_context, reach = (double)op->window + seq->n_rows - 1;
         if (op->window != 0 && read > reach) read = reach;
         a->flops += 4.0 * op->n_heads * op->head_dim * visible;
-        a->kv_bytes += 2.0 * op->n_kv_heads * op->head_dim * elem * (read + seq->n_rows);
+        a->kv_bytes += 2.0 * op->n_kv_heads * token * (read + seq->n_rows);
     }
 }
 

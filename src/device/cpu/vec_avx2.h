@@ -82,6 +82,17 @@ static inline vf v_load_bf16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
+/* lane i with lane i ^ n */
+static inline vf v_swap(vf a, uint32_t n) {
+    switch (n) {
+    case 1: return _mm256_permute_ps(a, 0xB1);
+    case 2: return _mm256_permute_ps(a, 0x4E);
+    default: return _mm256_permute2f128_ps(a, a, 0x01);
+    }
+}
+static inline vf v_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 static inline vf v_load_byte(const uint8_t *p, int i) {
     __m256i v = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p), 8 * i);
     return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(255)));

@@ -80,6 +80,18 @@ static inline vf v_load_bf16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
+/* lane i with lane i ^ n */
+static inline vf v_swap(vf a, uint32_t n) {
+    switch (n) {
+    case 1: return _mm512_permute_ps(a, 0xB1);
+    case 2: return _mm512_permute_ps(a, 0x4E);
+    case 4: return _mm512_shuffle_f32x4(a, a, 0xB1);
+    default: return _mm512_shuffle_f32x4(a, a, 0x4E);
+    }
+}
+static inline vf v_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static inline vf v_load_byte(const uint8_t *p, int i) {
     __m512i v = _mm512_srli_epi32(_mm512_loadu_si512(p), 8 * (unsigned)i);
     return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(255)));

@@ -88,6 +88,16 @@ static inline vf v_load_bf16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
 }
+/* lane i with lane i ^ n */
+static inline vf v_swap(vf a, uint32_t n) {
+    return n == 1 ? vrev64q_f32(a) : vextq_f32(a, a, 2);
+}
+static inline vf v_load_i8(const int8_t *p) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
 static inline vf v_load_byte(const uint8_t *p, int i) {
     uint32x4_t v = vreinterpretq_u32_u8(vld1q_u8(p));
     return vcvtq_f32_u32(vandq_u32(vshlq_u32(v, vdupq_n_s32(-8 * i)), vdupq_n_u32(255)));

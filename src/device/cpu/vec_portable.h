@@ -83,6 +83,14 @@ static inline vf v_load_bf16(const uint16_t *p) {
 static inline void v_store_f16(uint16_t *p, vf a) {
     *p = quant_f32_to_f16(a);
 }
+/* lane i with lane i ^ n: there are none */
+static inline vf v_swap(vf a, uint32_t n) {
+    (void)n;
+    return a;
+}
+static inline vf v_load_i8(const int8_t *p) {
+    return *p;
+}
 /* byte i of each 4 */
 static inline vf v_load_byte(const uint8_t *p, int i) {
     return p[i];
