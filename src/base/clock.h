@@ -1,4 +1,5 @@
-/* base/clock: monotonic time. Only engine/, load/, server/ and cli/ read it; sched/ is given the time. */
+/* base/clock: monotonic time. Only engine/, load/, server/ and cli/ read it; sched/ is given the
+ * time. */
 #ifndef RIDGE_BASE_CLOCK_H
 #define RIDGE_BASE_CLOCK_H
 
