@@ -330,6 +330,6 @@ engine_cache_info engine_get_cache_info(const engine *e) {
     const dev_kv_layout *l = &e->kv_layout;
     return (engine_cache_info){.block_size = l->block_size,
                                .n_blocks = l->groups[whole_group(e)].n_blocks,
-                               .type = l->type == DEV_KV_F32 ? "f32" : "f16",
+                               .type = dev_kv_type_name(l->type),
                                .prefix_caching = e->params.prefix_caching};
 }
