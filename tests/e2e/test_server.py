@@ -65,7 +65,9 @@ def test_chat_whole_streamed_and_run_agree(ridge, server, client):
         client.chat.completions.create(**args, stream=True, stream_options={"include_usage": True}))
     assert text == whole.choices[0].message.content
     assert finish == whole.choices[0].finish_reason
-    assert usage == whole.usage and usage.completion_tokens <= 24
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1  # asked a second time
+    assert (usage.prompt_tokens, usage.completion_tokens) == (whole.usage.prompt_tokens, whole.usage.completion_tokens)
+    assert usage.total_tokens == whole.usage.total_tokens and usage.completion_tokens <= 24
     run = ridge.json("run", MODEL, QUESTION[0]["content"], "--max-tokens", 24, "--temperature", 0, "--json")
     assert run["text"] == text
 
