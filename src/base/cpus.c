@@ -2,11 +2,9 @@
 #include "base/cpus.h"
 
 #include <sched.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cgroup.h"
@@ -245,22 +243,4 @@ void cpu_mask_free(cpu_mask *m) {
 
 bool cpu_mask_set(const cpu_mask *m, int tid) {
     return sched_setaffinity(tid, m->size, m->set) == 0;
-}
-
-/* The kernel's struct sched_attr, of which glibc 2.36 knows nothing. */
-typedef struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime_ns, deadline_ns, period_ns;
-} sched_attributes;
-
-#define SHORTEST_TURN_NS 100000
-
-void cpus_ask_short_turns(void) {
-    sched_attributes a = {.size = sizeof a};
-    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || a.policy != SCHED_OTHER) return;
-    a.runtime_ns = SHORTEST_TURN_NS; /* of SCHED_OTHER: the length of a turn; before 6.12 ignored */
-    syscall(SYS_sched_setattr, 0, &a, 0);
 }

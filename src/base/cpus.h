@@ -50,9 +50,4 @@ void cpu_mask_free(cpu_mask *m);
 /* tid 0: the calling thread. false: errno says why. */
 bool cpu_mask_set(const cpu_mask *m, int tid);
 
-/* For the calling thread, which wakes often and briefly: it asks for short turns, so that the
- * system lets it run soon after it wakes (Linux 6.12 and later, without a privilege). Among threads
- * that compute all the time it would otherwise wait for the end of theirs, and may so always. */
-void cpus_ask_short_turns(void);
-
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cpus.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "load/load.h"
@@ -312,7 +311,6 @@ static ridge_status run(load_args *a, bool *any, ridge_error *err) {
     if (a->per_request != NULL && (per_request = fopen(a->per_request, "we")) == NULL)
         return error_set_errno(err, RIDGE_EIO, "cannot write '%s'", a->per_request);
     cli_raise_file_limit();
-    cpus_ask_short_turns();
     a->load.stop_fd = cli_signals_as_fd();
     ridge_status status = load_run(&result, &a->load, err);
     if (status == RIDGE_OK)

@@ -7,7 +7,6 @@
 #include "engine/engine_loop.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -217,8 +216,6 @@ static void *loop_main(void *context) {
         busy = engine_step(e, &events, &n);
         publish_stats(l);
         send_events(l, events, n);
-        /* Where all processors compute, whoever takes these events would wait for a turn. */
-        if (n > 0) sched_yield();
     }
     return NULL;
 }

@@ -11,7 +11,6 @@
 #include <event2/buffer.h>
 
 #include "base/clock.h"
-#include "base/cpus.h"
 #include "base/mem.h"
 #include "server/server_internal.h"
 
@@ -235,7 +234,6 @@ ridge_status server_open(server **out, const server_params *params, const server
 }
 
 ridge_status server_run(server *s, ridge_error *err) {
-    cpus_ask_short_turns();
     event_add(s->backend_event, NULL);
     event_add(s->pool_event, NULL);
     if (s->stop_event != NULL) event_add(s->stop_event, NULL);
