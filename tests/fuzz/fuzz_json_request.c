@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static backend_info get_info(void *self) {
     (void)self;
-    return (backend_info){256, 4096, ""};
+    return (backend_info){.n_vocab = 256, .max_model_len = 4096, .fingerprint = ""};
 }
 
 static ridge_status encode(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
