@@ -15,10 +15,6 @@
 
 #define DEFAULT_KV_BYTES ((uint64_t)1 << 30) /* where the free memory is unknown */
 
-static uint64_t blocks_for(const engine *e, uint64_t n_tokens) {
-    return (n_tokens + e->params.block_size - 1) / e->params.block_size;
-}
-
 /* Blocks of group g beside n_full ones in the full groups. */
 static uint64_t blocks_of(const sched_params *s, uint32_t g, uint64_t n_full) {
     if (s->window[g] == 0) return n_full;
@@ -87,7 +83,8 @@ static ridge_status choose_blocks(const engine *e, const sched_params *s, uint64
                                   ridge_error *err) {
     const engine_params *p = &e->params;
     uint32_t context = p->max_model_len > 0 ? p->max_model_len : e->model->config.n_context;
-    uint64_t most = blocks_for(e, context) * p->max_num_seqs, bytes = p->kv_cache_bytes;
+    uint64_t most = (uint64_t)kv_blocks_for(context, p->block_size) * p->max_num_seqs;
+    uint64_t bytes = p->kv_cache_bytes;
     if (bytes == 0) {
         uint64_t available = mem_available_bytes();
         bytes = available > 0 ? available / 2 : DEFAULT_KV_BYTES;

@@ -228,14 +228,6 @@ ridge_status engine_submit(engine *e, const engine_request *r, uint64_t *id, rid
     return RIDGE_OK;
 }
 
-/* The group that keeps the whole context, if there is one; else the first. */
-static uint32_t whole_group(const engine *e) {
-    const dev_kv_layout *l = &e->kv_layout;
-    for (uint32_t g = 0; g < l->n_groups; g++)
-        if (l->groups[g].window == 0) return g;
-    return 0;
-}
-
 void engine_get_stats(const engine *e, engine_stats *out) {
     *out = e->stats; /* what is counted below is 0 there */
     out->n_waiting = engine_n_waiting(e);
@@ -254,8 +246,9 @@ void engine_get_stats(const engine *e, engine_stats *out) {
         out->kv_blocks_cached += n_cached;
         out->kv_bytes_cached += n_cached * dev_kv_bytes_per_block(&e->kv_layout, g);
     }
-    out->prefix_queries = sched_get_prefix_stats(e->sched).queries;
-    out->prefix_hits = sched_get_prefix_stats(e->sched).hits;
+    sched_prefix_stats prefix = sched_get_prefix_stats(e->sched);
+    out->prefix_queries = prefix.queries;
+    out->prefix_hits = prefix.hits;
     out->kv_blocks_evicted = kv_cache_n_evicted(cache);
 }
 
@@ -329,7 +322,7 @@ void engine_peaks(const engine *e, double *bytes_per_s, double *flops_per_s) {
 engine_cache_info engine_get_cache_info(const engine *e) {
     const dev_kv_layout *l = &e->kv_layout;
     return (engine_cache_info){.block_size = l->block_size,
-                               .n_blocks = l->groups[whole_group(e)].n_blocks,
+                               .n_blocks = kv_cache_capacity(sched_cache(e->sched)),
                                .type = dev_kv_type_name(l->type),
                                .prefix_caching = e->params.prefix_caching};
 }

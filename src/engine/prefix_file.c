@@ -113,15 +113,9 @@ static void put_all(writer *w, const engine *e, const prefix_header *h, const kv
     put(w, &sum, sizeof sum);
 }
 
-static uint32_t first_full_group(const engine *e) {
-    uint32_t g = 0, mask = kv_cache_full_mask(sched_cache(e->sched));
-    while ((mask >> g & 1) == 0) g++;
-    return g;
-}
-
 static ridge_status write_to(const engine *e, const char *path, const kv_node *const *nodes,
                              const prefix_header *h, ridge_error *err) {
-    uint32_t group = first_full_group(e);
+    uint32_t group = kv_cache_full_group(sched_cache(e->sched));
     uint64_t largest = 0;
     for (uint32_t g = 0; g < h->n_groups; g++)
         if (h->block_bytes[g] > largest) largest = h->block_bytes[g];

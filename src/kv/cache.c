@@ -66,7 +66,7 @@ static bool is_full(const kv_cache *c, uint32_t g) {
 }
 
 static uint32_t blocks_for(const kv_cache *c, uint32_t n_tokens) {
-    return n_tokens / c->params.block_size + (n_tokens % c->params.block_size != 0);
+    return kv_blocks_for(n_tokens, c->params.block_size);
 }
 
 /* Of group g, the first block that a token at `position` or later sees. */
@@ -409,6 +409,12 @@ uint32_t kv_cache_full_mask(const kv_cache *c) {
     return mask;
 }
 
+uint32_t kv_cache_full_group(const kv_cache *c) {
+    uint32_t g = 0;
+    while (!is_full(c, g)) g++;
+    return g;
+}
+
 typedef struct {
     const kv_node *node;
     size_t order;
@@ -422,8 +428,7 @@ static int more_used(const void *a, const void *b) {
 
 /* By uses, then the latest first: a parent was let go after its children, and used as often. */
 ridge_status kv_cache_ranked(const kv_cache *c, const kv_node ***out, size_t *n, ridge_error *err) {
-    uint32_t g = 0;
-    while (!is_full(c, g)) g++;
+    uint32_t g = kv_cache_full_group(c);
     const kv_pool *pool = c->pools[g];
     size_t most = c->tree != NULL ? kv_pool_n_cached(pool) : 0;
     ranked *all = mem_zalloc(most + 1, sizeof *all);

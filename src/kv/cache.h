@@ -107,7 +107,8 @@ kv_node *kv_cache_restore(kv_cache *c, kv_node *parent, uint64_t salt, const int
                           uint32_t n, uint32_t mask);
 /* Lets go of what was restored, in reverse: the first was the most used. NULLs are passed over. */
 void kv_cache_settle(kv_cache *c, kv_node *const *nodes, size_t n);
-uint32_t kv_cache_full_mask(const kv_cache *c); /* of groups: bit g */
+uint32_t kv_cache_full_mask(const kv_cache *c);  /* of groups: bit g */
+uint32_t kv_cache_full_group(const kv_cache *c); /* the first of those */
 
 uint32_t kv_cache_capacity(const kv_cache *c);                    /* blocks of a full group */
 uint32_t kv_cache_n_available(const kv_cache *c, uint32_t group); /* free or cached */

@@ -125,10 +125,6 @@ kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make) {
     return make ? insert(t, &t->top, key, SALT_TOKENS) : NULL;
 }
 
-bool kv_prefix_is_root(const kv_prefix *t, const kv_node *node) {
-    return node->parent == &t->top;
-}
-
 uint64_t kv_prefix_salt(const kv_node *node) {
     while (node->parent->parent != NULL) node = node->parent;
     return (uint32_t)node->tokens[0] | (uint64_t)(uint32_t)node->tokens[1] << 32;

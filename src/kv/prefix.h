@@ -43,7 +43,6 @@ void kv_prefix_destroy(kv_prefix *t); /* NULL allowed */
 kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make);
 /* Whose: the salt of a node's root. */
 uint64_t kv_prefix_salt(const kv_node *node);
-bool kv_prefix_is_root(const kv_prefix *t, const kv_node *node);
 /* The child that shares the longest beginning with tokens [n]: *common >= 1 of them. NULL: no child
  * begins with the first. */
 kv_node *kv_prefix_nearest(const kv_node *parent, const int32_t *tokens, uint32_t n,

@@ -15,6 +15,11 @@ typedef struct {
     uint32_t first, n_blocks, max_blocks;
 } kv_table;
 
+/* Blocks that hold n_tokens from position 0 on. */
+static inline uint32_t kv_blocks_for(uint32_t n_tokens, uint32_t block_size) {
+    return n_tokens / block_size + (n_tokens % block_size != 0);
+}
+
 ridge_status kv_table_init(kv_table *t, uint32_t max_blocks, ridge_error *err) RIDGE_CHECKED;
 /* Frees the room; the blocks must have been released. Zeroed tables are allowed. */
 void kv_table_deinit(kv_table *t);

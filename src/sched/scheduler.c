@@ -64,7 +64,7 @@ void sched_destroy(scheduler *s) {
 }
 
 static uint32_t blocks_for(const scheduler *s, uint32_t n_tokens) {
-    return n_tokens / s->params.block_size + (n_tokens % s->params.block_size != 0);
+    return kv_blocks_for(n_tokens, s->params.block_size);
 }
 
 uint32_t sched_window_blocks(const sched_params *p, uint32_t window) {

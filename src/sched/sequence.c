@@ -14,7 +14,7 @@ ridge_status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt
     if (s->tokens == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "a sequence of %u tokens", max_tokens);
     memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
-    uint32_t max_blocks = max_tokens / block_size + (max_tokens % block_size != 0);
+    uint32_t max_blocks = kv_blocks_for(max_tokens, block_size);
     for (; s->n_groups < n_groups; s->n_groups++) {
         ridge_status status = kv_table_init(&s->kv.tables[s->n_groups], max_blocks, err);
         if (status != RIDGE_OK) {

@@ -11,7 +11,7 @@
 
 uint32_t static_room(const scheduler *s) {
     uint32_t size = s->params.block_size;
-    return (s->params.max_model_len + size - 1) / size * size;
+    return kv_blocks_for(s->params.max_model_len, size) * size;
 }
 
 static void admit_batch(scheduler *s) {
