@@ -115,6 +115,13 @@ typedef struct {
     double flops, weight_bytes, kv_bytes, seconds;
 } dev_account;
 
+static inline void dev_account_add(dev_account *to, const dev_account *a) {
+    to->flops += a->flops;
+    to->weight_bytes += a->weight_bytes;
+    to->kv_bytes += a->kv_bytes;
+    to->seconds += a->seconds;
+}
+
 /* One kind of operation as it ran since the last reset; what the device fused is one. */
 typedef struct {
     char name[96]; /* "linear 896 -> 4864+4864 q5_0" */

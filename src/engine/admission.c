@@ -20,15 +20,14 @@ void admission_init(admission *a, const engine *e) {
 }
 
 /* The further choices of a prompt find it cached by the first. */
-static bool is_sibling(const admission *a, const request *q) {
-    (void)a;
+static bool is_sibling(const request *q) {
     return q->given.sampling.choice > 0;
 }
 
 static admission_sum sum_of(const admission *a, const request *q) {
     backlog_class c = {0};
     uint32_t n = q->seq.n_prompt;
-    if (is_sibling(a, q))
+    if (is_sibling(q))
         backlog_class_add(&c, a->machine.shape, n - 1, 1);
     else
         backlog_class_add(&c, a->machine.shape, 0, n);
@@ -95,10 +94,10 @@ static void count_before(const backlog *b, int priority, double *n_tokens, uint3
     }
 }
 
-static ridge_status refuse(admission *a, const request *q, const backlog *b, ridge_error *err) {
-    double n_tokens, late_s = q->predicted_ttft_s - a->target_s;
-    uint32_t n_waiting;
-    count_before(b, q->seq.priority, &n_tokens, &n_waiting);
+/* Behind n_tokens of other prompts. */
+static ridge_status refuse(admission *a, const request *q, double n_tokens, uint32_t n_running,
+                           uint32_t n_waiting, ridge_error *err) {
+    double late_s = q->predicted_ttft_s - a->target_s;
     atomic_fetch_add(&a->n_shed, 1);
     if (err != NULL && err->code == RIDGE_OK)
         err->retry_after_s = (uint32_t)fmin(fmax(ceil(late_s), 1), LONGEST_RETRY_S);
@@ -106,7 +105,7 @@ static ridge_status refuse(admission *a, const request *q, const backlog *b, rid
                       "the first token would come after about %.2f s, the target is %.2f s: "
                       "%.0f tokens of other prompts are to be computed before the %u of this one, "
                       "%u sequences run, %u wait",
-                      q->predicted_ttft_s, a->target_s, n_tokens, q->seq.n_prompt, b->n_running,
+                      q->predicted_ttft_s, a->target_s, n_tokens, q->seq.n_prompt, n_running,
                       n_waiting);
 }
 
@@ -122,6 +121,6 @@ ridge_status admission_check(admission *a, request *q, double now_s, ridge_error
     count_before(&v.backlog, q->seq.priority, &n_tokens, &n_waiting);
     bool idle = v.backlog.n_running == 0 && n_waiting == 0;
     q->predicted_ttft_s = predicted += fmax(v.free_s - now_s, 0);
-    if (!a->shed || idle || is_sibling(a, q) || predicted <= a->target_s) return RIDGE_OK;
-    return refuse(a, q, &v.backlog, err);
+    if (!a->shed || idle || is_sibling(q) || predicted <= a->target_s) return RIDGE_OK;
+    return refuse(a, q, n_tokens, v.backlog.n_running, n_waiting, err);
 }

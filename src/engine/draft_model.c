@@ -141,7 +141,7 @@ uint64_t draft_model_step_bytes(const draft_model *d) {
 /* The cache of a sequence. */
 
 static uint32_t blocks_for(const draft_model *d, uint32_t n_tokens) {
-    return n_tokens / d->layout.block_size + (n_tokens % d->layout.block_size != 0);
+    return kv_blocks_for(n_tokens, d->layout.block_size);
 }
 
 ridge_status draft_cache_init(draft_cache *c, const draft_model *d, uint32_t max_tokens,
@@ -234,10 +234,7 @@ static void forget_guesses(runner *r) {
 static void add_account(draft_model *d, draft_work *work) {
     dev_account a = {0};
     d->dev->vtable->account(d->dev, &a);
-    work->account.flops += a.flops;
-    work->account.weight_bytes += a.weight_bytes;
-    work->account.kv_bytes += a.kv_bytes;
-    work->account.seconds += a.seconds;
+    dev_account_add(&work->account, &a);
 }
 
 static ridge_status draw_all(draft_model *d, sampler *s, uint32_t n, ridge_error *err) {

@@ -56,9 +56,8 @@ static uint8_t class_of(uint32_t length) {
 /* As many as all running sequences could use, but no more than the target's cache has. */
 static uint32_t blocks_for_all(const engine *e) {
     const engine_params *p = &e->params;
-    uint64_t n = p->max_model_len / p->block_size + (p->max_model_len % p->block_size != 0);
+    uint64_t n = (uint64_t)kv_blocks_for(p->max_model_len, p->block_size) * p->max_num_seqs;
     uint32_t most = kv_cache_capacity(sched_cache(e->sched));
-    n *= p->max_num_seqs;
     return n < most ? (uint32_t)n : most;
 }
 
@@ -401,8 +400,6 @@ void speculation_note(engine *e, const sched_plan *plan, dev_account *account, d
         step_time_add_prompt(&s->time, plan->n_tokens, *seconds);
     else
         step_time_add(&s->time, plan->n_tokens, *seconds);
-    account->flops += s->work.account.flops;
-    account->weight_bytes += s->work.account.weight_bytes;
-    account->kv_bytes += s->work.account.kv_bytes;
+    dev_account_add(account, &s->work.account);
     *seconds += s->work_s;
 }
