@@ -73,3 +73,9 @@ size_t utf8_incomplete_tail(const char *s, size_t n) {
     }
     return 0;
 }
+
+size_t utf8_count(const char *s, size_t n) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return count;
+}

@@ -14,6 +14,8 @@
 uint32_t utf8_decode(const char *s, size_t n, size_t *width);
 /* 1-4 bytes to out; returns the count. c must be a scalar value. */
 size_t utf8_encode(uint32_t c, char out[4]);
+/* Characters of n bytes of UTF-8: those that begin one. */
+size_t utf8_count(const char *s, size_t n);
 bool utf8_valid(const char *s, size_t n);
 /* How many bytes at the end of s are the beginning of a character that could still be completed. */
 size_t utf8_incomplete_tail(const char *s, size_t n);

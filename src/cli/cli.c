@@ -148,10 +148,15 @@ int cli_fail(const ridge_error *err) {
     return CLI_FAILED;
 }
 
+const char *cli_env(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
 char *cli_cache_path(const char *file) {
-    const char *home = getenv("RIDGE_HOME"), *user = getenv("HOME");
+    const char *home = cli_env("RIDGE_HOME"), *user = getenv("HOME");
     buf b = {0};
-    if (home != NULL && home[0] != '\0')
+    if (home != NULL)
         buf_printf(&b, "%s/%s", home, file);
     else
         buf_printf(&b, "%s/.cache/ridge/%s", user != NULL ? user : "", file);

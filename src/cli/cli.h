@@ -40,6 +40,8 @@ ridge_status cli_model_path(char **out, const char *model, ridge_error *err) RID
 /* A file of the model cache ($RIDGE_HOME, default ~/.cache/ridge): owned (mem_free); NULL: no
  * memory. */
 char *cli_cache_path(const char *file);
+/* Of the environment; NULL: unset or empty. */
+const char *cli_env(const char *name);
 /* "smollm2-135m" from a path or a name: the file name without .gguf. Owned. */
 char *cli_model_name(const char *model);
 

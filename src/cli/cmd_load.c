@@ -329,8 +329,7 @@ int cmd_load(int argc, char **argv) {
                    .n_requests = NOT_GIVEN,
                    .n_prefixes = 1};
     load_params *p = &a.load;
-    const char *key = getenv("RIDGE_API_KEY");
-    p->api_key = key != NULL && key[0] != '\0' ? key : NULL;
+    p->api_key = cli_env("RIDGE_API_KEY");
     p->log = cli_log();
     a.max_connections = p->max_connections;
     const cli_option options[] = {

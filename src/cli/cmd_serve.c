@@ -105,8 +105,7 @@ int cmd_serve(int argc, char **argv) {
         .engine = engine_args_default(), .server = server_params_default(), .max_waiting = 1024};
     server_params *s = &a.server;
     a.port = s->port;
-    const char *key = getenv("RIDGE_API_KEY");
-    s->api_key = key != NULL && key[0] != '\0' ? key : NULL;
+    s->api_key = cli_env("RIDGE_API_KEY");
     a.max_connections = s->max_connections;
     a.max_body = s->max_body_bytes;
     a.max_pending = s->max_pending_bytes;

@@ -35,11 +35,10 @@ static ridge_status check_threads(const char *name, int64_t value, ridge_error *
 ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ridge_error *err) {
     RIDGE_TRY(check_threads("threads", a->threads, err));
     RIDGE_TRY(check_threads("threads-batch", a->threads_batch, err));
-    const char *isa = getenv("RIDGE_CPU");
     *out = (device_cpu_params){.n_threads = (int)a->threads,
                                .n_threads_batch = (int)a->threads_batch,
                                .cpu_affinity = a->cpu_affinity,
-                               .isa = isa != NULL && isa[0] != '\0' ? isa : NULL,
+                               .isa = cli_env("RIDGE_CPU"),
                                .precise = a->precise};
     return RIDGE_OK;
 }

@@ -3,14 +3,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/utf8.h"
 #include "server/api_request.h"
 #include "server/json_field.h"
-
-static size_t count_chars(const char *s, size_t n) {
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return chars;
-}
 
 /* vLLM's rules. Only its hash goes on: equal salts share, and nobody learns another's. */
 static bool read_salt(api_request *r, api_error *e) {
@@ -19,7 +14,7 @@ static bool read_salt(api_request *r, api_error *e) {
     if (!field_string(r->root, "cache_salt", &salt, &n, e)) return false;
     if (salt == NULL) return true;
     if (n == 0) return api_fail(e, 400, "cache_salt", "'cache_salt' must not be empty");
-    size_t chars = count_chars(salt, n);
+    size_t chars = utf8_count(salt, n);
     if (chars > API_MAX_SALT_CHARS)
         return api_fail(e, 400, "cache_salt",
                         "'cache_salt' has %zu characters, at most %d are taken", chars,

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "server/explain.h"
 #include "server/miss.h"
 
@@ -16,12 +17,6 @@ static bool wants_logprobs(const choice *c) {
 
 static void comma(buf *b) {
     if (b->len > 0) buf_putc(b, ',');
-}
-
-static size_t count_chars(const char *s, size_t n) {
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return chars;
 }
 
 /* ---- logprobs ---- */
@@ -91,7 +86,7 @@ static void add_column(choice *c, const char *shown, size_t n, const sampler_res
     buf_json_string(&c->tokens, n > 0 ? shown : "", n);
     comma(&c->offsets);
     buf_printf(&c->offsets, "%zu", c->n_chars);
-    c->n_chars += count_chars(shown, n);
+    c->n_chars += utf8_count(shown, n);
     comma(&c->values);
     comma(&c->tops);
     if (t == NULL) {
@@ -126,7 +121,7 @@ void choice_init(choice *c, generation *owner, const api_request *r, const api_p
         buf_append(&c->text, n > 0 ? shown : "", n);
         if (wants_logprobs(c)) add_completion_logprob(c, p->ids[0], NULL, true);
     } else if (r->kind == API_COMPLETIONS && wants_logprobs(c) && n > 0) {
-        c->n_chars = count_chars(shown, n); /* offsets count from the start of the prompt */
+        c->n_chars = utf8_count(shown, n); /* offsets count from the start of the prompt */
     }
 }
 

@@ -109,17 +109,11 @@ jv jv_undefined_name(jx *x, const char *format, ...) {
     return (jv){.type = J_UNDEFINED, .as.s = jstr_make(&x->mem, text, strlen(text))};
 }
 
-static size_t count_chars(const char *p, size_t n) {
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)p[i] & 0xC0) != 0x80;
-    return chars;
-}
-
 const jstr *jstr_borrow(jmem *m, const char *p, size_t n) {
     if (n == 0) return &jstr_empty;
     jstr *s = jm_alloc(m, 1, sizeof *s);
     if (s == NULL) return &jstr_empty;
-    *s = (jstr){p, n, count_chars(p, n), false};
+    *s = (jstr){p, n, utf8_count(p, n), false};
     return s;
 }
 
