@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 #define N_QUESTIONS 60
 #define MAX_PROMPT 100
@@ -43,20 +43,9 @@ static uint32_t any(uint32_t n) {
 }
 
 static engine_params params(const char *path) {
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
+    engine_params p = tiny_engine_params(path);
     p.max_model_len = MAX_PROMPT + MAX_OUTPUT;
-    p.kv_cache_bytes = 64 << 20;
-    p.checks = true;
     return p;
-}
-
-static engine *open_with(const engine_params *p) {
-    engine *e = NULL;
-    ridge_error err = {0};
-    if (engine_open(&e, p, &err) != RIDGE_OK) fail_msg("%s: %s", err.where, err.text);
-    return e;
 }
 
 static void submit(engine *e, talk *t) {
@@ -133,7 +122,7 @@ static void make_question(question *all, uint32_t i) {
 static void answer_alone(const char *path, question *all) {
     engine_params p = params(path);
     p.prefix_caching = false;
-    engine *e = open_with(&p);
+    engine *e = tiny_engine_open(&p);
     for (uint32_t i = 0; i < N_QUESTIONS; i++) {
         make_question(all, i);
         talk t = {.q = &all[i]};
@@ -185,17 +174,17 @@ static void check_kind(const char *kind, const char *file) {
         p.max_num_seqs = i == 0 ? 1 : 1 + any(any(2) == 0 ? 4 : 24);
         p.max_num_batched_tokens = i == 0 ? 3 : 1 + any(any(2) == 0 ? 20 : 300);
         if (i > 0 && any(4) > 0) { /* so many blocks that the longest fits, and hardly more */
-            engine *e = open_with(&p);
+            engine *e = tiny_engine_open(&p);
             uint32_t least = (p.max_model_len + size - 1) / size;
             p.kv_cache_bytes = engine_kv_bytes_per_token(e) * size * (least + any(least + 3));
             engine_close(e);
         }
         p.prefix_cache_file = any(2) == 0 ? file : NULL;
-        engine *e = open_with(&p);
+        engine *e = tiny_engine_open(&p);
         converse(e, all, 150);
         engine_close(e);
         if (p.prefix_cache_file == NULL) continue;
-        e = open_with(&p);
+        e = tiny_engine_open(&p);
         converse(e, all, 60);
         engine_close(e);
     }

@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 #define N_REQUESTS 32
 #define MAX_PROMPT 60
@@ -45,21 +45,9 @@ static uint32_t prompt_of(uint32_t index, int32_t *prompt) {
 }
 
 static engine_params small_params(const char *path) {
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
+    engine_params p = tiny_engine_params(path);
     p.max_num_seqs = 32;
-    p.max_model_len = TINY_N_CONTEXT;
-    p.kv_cache_bytes = 64 << 20;
-    p.checks = true;
     return p;
-}
-
-static engine *open_engine(const engine_params *p) {
-    engine *e = NULL;
-    ridge_error err = {0};
-    if (engine_open(&e, p, &err) != RIDGE_OK) fail_msg("%s: %s", err.where, err.text);
-    return e;
 }
 
 static void hash_row(void *context, uint64_t id, uint32_t position, const float *logits) {
@@ -121,7 +109,7 @@ static void finish_all(run *r) {
 
 /* Requests [first, first + n) together; returns how many preemptions it took. */
 static uint64_t run_together(const engine_params *p, uint32_t first, uint32_t n, outcome *out) {
-    run r = {.e = open_engine(p), .out = out};
+    run r = {.e = tiny_engine_open(p), .out = out};
     memset(out, 0, n * sizeof *out);
     engine_on_logits(r.e, hash_row, &r);
     uint64_t n_prompt_tokens = 0;
@@ -134,7 +122,7 @@ static uint64_t run_together(const engine_params *p, uint32_t first, uint32_t n,
 
 /* Each alone, one after the other. */
 static void run_alone(const engine_params *p, outcome *out) {
-    run r = {.e = open_engine(p)};
+    run r = {.e = tiny_engine_open(p)};
     memset(out, 0, N_REQUESTS * sizeof *out);
     engine_on_logits(r.e, hash_row, &r);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -183,7 +171,7 @@ static void check_invariance(const char *kind, bool precise) {
     p.max_num_seqs = 8;
     p.max_model_len = 84;
     p.block_size = 4;
-    engine *e = open_engine(&p);
+    engine *e = tiny_engine_open(&p);
     p.kv_cache_bytes = 24 * 4 * engine_kv_bytes_per_token(e); /* hardly more than one request */
     engine_close(e);
     uint64_t n_preempted = run_together(&p, 0, N_REQUESTS, other);
@@ -211,7 +199,7 @@ static int open_llama(void **state) {
     (void)state;
     llama_path = tiny_model_write("llama");
     engine_params p = small_params(llama_path);
-    llama = open_engine(&p);
+    llama = tiny_engine_open(&p);
     return 0;
 }
 
@@ -321,7 +309,7 @@ static void usages_of_two(bool known, bool precise, engine_usage usage[2], engin
     p.peaks = round_peaks;
     p.peaks_context = &known;
     p.prefix_caching = false; /* both prompts are the same, and computed in one step */
-    engine *e = open_engine(&p);
+    engine *e = tiny_engine_open(&p);
     const engine_event *events;
     size_t n;
     for (uintptr_t i = 0; i < 2; i++) {

@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 #define MAX_ANSWERS 64
 #define MAX_PROMPT 90
@@ -31,20 +31,14 @@ typedef struct {
 
 static engine *open_engine(const char *path, bool caching, uint32_t block_size, uint32_t chunk,
                            uint64_t kv_bytes) {
-    engine *e = NULL;
-    ridge_error err = {0};
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
+    engine_params p = tiny_engine_params(path);
     p.max_num_seqs = 8;
     p.max_num_batched_tokens = chunk;
     p.max_model_len = MAX_PROMPT + N_OUTPUT;
     p.block_size = block_size;
     p.kv_cache_bytes = kv_bytes;
     p.prefix_caching = caching;
-    p.checks = true;
-    if (engine_open(&e, &p, &err) != RIDGE_OK) fail_msg("%s: %s", err.where, err.text);
-    return e;
+    return tiny_engine_open(&p);
 }
 
 static void ask(engine *e, const question *q, answer *a) {

@@ -10,7 +10,7 @@
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "engine/prefix_file.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 static char *path, *file;
 static char said[4096]; /* the log of the last engine */
@@ -24,24 +24,17 @@ static void note(void *context, log_level level, const char *text) {
 static const log_sink sink = {.write = note};
 
 static engine_params params(void) {
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
-    p.max_model_len = TINY_N_CONTEXT;
+    engine_params p = tiny_engine_params(path);
     p.kv_cache_bytes = 8 << 20;
     p.block_size = 4;
     p.prefix_cache_file = file;
-    p.checks = true;
     p.log = &sink;
     return p;
 }
 
 static engine *open_with(const engine_params *p) {
-    engine *e = NULL;
-    ridge_error err = {0};
     said[0] = '\0';
-    if (engine_open(&e, p, &err) != RIDGE_OK) fail_msg("%s", err.text);
-    return e;
+    return tiny_engine_open(p);
 }
 
 /* Asks; 8 tokens come back in ids. Returns cached_tokens. */

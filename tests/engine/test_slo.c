@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "engine/engine_loop.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 #define N_REQUESTS 24
 #define MAX_OUTPUT 24
@@ -24,14 +24,10 @@ typedef struct {
 } outcome;
 
 static engine_params small_params(void) {
-    engine_params p = engine_params_default();
-    p.model_path = tiny_llama_path;
-    p.n_threads = 1;
+    engine_params p = tiny_engine_params(tiny_llama_path);
     p.max_num_seqs = 8;
     p.max_num_batched_tokens = 64;
-    p.max_model_len = TINY_N_CONTEXT;
     p.kv_cache_bytes = 32 << 20;
-    p.checks = true;
     return p;
 }
 

@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
-#include "tiny_model.h"
+#include "tiny_engine.h"
 
 #define N_REQUESTS 40
 #define MAX_PROMPT 48
@@ -104,21 +104,10 @@ static engine_request request_of(uint32_t index, const int32_t *prompt, uint32_t
 }
 
 static engine_params small_params(const char *path) {
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
+    engine_params p = tiny_engine_params(path);
     p.max_num_seqs = 8;
-    p.max_model_len = TINY_N_CONTEXT;
     p.kv_cache_bytes = 8 << 20;
-    p.checks = true;
     return p;
-}
-
-static engine *open_engine(const engine_params *p) {
-    engine *e = NULL;
-    ridge_error err = {0};
-    if (engine_open(&e, p, &err) != RIDGE_OK) fail_msg("%s: %s", err.where, err.text);
-    return e;
 }
 
 static void submit(engine *e, uint32_t index, outcome *out) {
@@ -141,7 +130,7 @@ static void finish_all(engine *e, outcome *out) {
 static void run_plain(const char *path, outcome *out) {
     engine_params p = small_params(path);
     p.prefix_caching = false;
-    engine *e = open_engine(&p);
+    engine *e = tiny_engine_open(&p);
     forget(out);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         submit(e, i, out);
@@ -158,7 +147,7 @@ typedef struct {
 } variant;
 
 static engine_stats run(const engine_params *p, const variant *v, outcome *out) {
-    engine *e = open_engine(p);
+    engine *e = tiny_engine_open(p);
     engine_stats stats;
     forget(out);
     if (v->source != NULL) speculation_set_source(e->speculation, v->source, v->context);
@@ -196,7 +185,7 @@ static engine_stats check(const engine_params *base, const variant *v) {
         p.prefix_caching = i % 2 == 0;
         now.alone = i == 0;
         if (i == 3) {
-            engine *e = open_engine(&p);
+            engine *e = tiny_engine_open(&p);
             p.max_model_len = 92;
             p.kv_cache_bytes = 24 * 4 * engine_kv_bytes_per_token(e);
             engine_close(e);
@@ -357,7 +346,7 @@ static void test_cancelling(void **state) {
         p.speculative_ngram = by_model == 0;
         p.speculative_model = by_model == 1 ? *state : NULL;
         p.num_speculative_tokens = 4;
-        engine *e = open_engine(&p);
+        engine *e = tiny_engine_open(&p);
         uint64_t ids[6];
         static int32_t prompt[6][MAX_PROMPT];
         const engine_event *events;
@@ -381,7 +370,7 @@ static void test_what_is_counted(void **state) {
     engine_params p = small_params(*state);
     p.speculative_model = *state;
     p.num_speculative_tokens = 4;
-    engine *e = open_engine(&p);
+    engine *e = tiny_engine_open(&p);
     outcome o = {0};
     static const int32_t prompt[] = {1, 100, 101};
     engine_request q = engine_request_default();
@@ -530,7 +519,7 @@ static void test_the_distribution_is_the_targets(void **state) {
         p.num_speculative_tokens = 2;
         p.speculative_ngram = i == 0;
         p.speculative_model = i == 1 ? cut : i == 2 ? *state : NULL;
-        engine *e = open_engine(&p);
+        engine *e = tiny_engine_open(&p);
         engine_stats s;
         likely l;
         find_likely(e, prompt, 6, &l);

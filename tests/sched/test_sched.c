@@ -228,26 +228,33 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(seed >> 33) % n;
 }
 
+/* n requests and some cancels at random, until all have ended; their prompts are zeros, or with
+ * `text` often begin alike. */
+static void run_traffic(world *w, uint32_t n, uint32_t room, bool text) {
+    for (int turn = 0; turn < 5000; turn++) {
+        if (w->n < n && below(3) == 0) {
+            int32_t prompt[200] = {0};
+            uint32_t n_prompt = 1 + below(room - 1);
+            for (uint32_t i = 0; i < n_prompt && text; i++) prompt[i] = below(20) == 0;
+            arrive_with(w, prompt, n_prompt, 1 + below(room - n_prompt), (int)below(3));
+        }
+        if (below(50) == 0 && w->n > 0) {
+            sequence *q = &w->sequences[below(w->n)];
+            if (q->state != SEQUENCE_DONE) sched_remove(w->s, q);
+        }
+        if (!step(w) && w->n == n) break;
+        sched_check(w->s);
+    }
+    for (uint32_t i = 0; i < w->n; i++) assert_int_equal(w->sequences[i].state, SEQUENCE_DONE);
+}
+
 /* Whatever comes and goes, every request ends, and the invariants hold after each step. */
 static void test_random_traffic_ends(void **state) {
     (void)state;
     for (int round = 0; round < 200; round++) {
         uint32_t block_size = 1 + below(5), n_blocks = 8 + below(30);
         world *w = world_make(1 + below(6), 1 + below(20), block_size, n_blocks);
-        uint32_t n = 1 + below(20);
-        for (int turn = 0; turn < 5000; turn++) {
-            if (w->n < n && below(3) == 0) {
-                uint32_t room = block_size * n_blocks, prompt = 1 + below(room - 1);
-                arrive(w, prompt, 1 + below(room - prompt), (int)below(3));
-            }
-            if (below(50) == 0 && w->n > 0) {
-                sequence *q = &w->sequences[below(w->n)];
-                if (q->state != SEQUENCE_DONE) sched_remove(w->s, q);
-            }
-            if (!step(w) && w->n == n) break;
-            sched_check(w->s);
-        }
-        for (uint32_t i = 0; i < w->n; i++) assert_int_equal(w->sequences[i].state, SEQUENCE_DONE);
+        run_traffic(w, 1 + below(20), block_size * n_blocks, false);
         assert_int_equal(kv_cache_n_available(sched_cache(w->s), 0), n_blocks);
         assert_int_equal(kv_cache_n_available(sched_cache(w->s), 1), n_blocks);
         world_end(w);
@@ -425,22 +432,7 @@ static void test_random_traffic_with_a_cache(void **state) {
         uint32_t block_size = 1 + below(5), n_blocks = 8 + below(30);
         window = below(2) * (1 + below(20));
         world *w = world_make(1 + below(6), 1 + below(20), block_size, n_blocks);
-        uint32_t n = 1 + below(40);
-        for (int turn = 0; turn < 5000; turn++) {
-            if (w->n < n && below(3) == 0) {
-                int32_t text[200];
-                uint32_t room = block_size * n_blocks, prompt = 1 + below(room - 1);
-                for (uint32_t i = 0; i < prompt; i++) text[i] = below(20) == 0;
-                arrive_with(w, text, prompt, 1 + below(room - prompt), (int)below(3));
-            }
-            if (below(50) == 0 && w->n > 0) {
-                sequence *q = &w->sequences[below(w->n)];
-                if (q->state != SEQUENCE_DONE) sched_remove(w->s, q);
-            }
-            if (!step(w) && w->n == n) break;
-            sched_check(w->s);
-        }
-        for (uint32_t i = 0; i < w->n; i++) assert_int_equal(w->sequences[i].state, SEQUENCE_DONE);
+        run_traffic(w, 1 + below(40), block_size * n_blocks, true);
         hits += sched_get_prefix_stats(w->s).hits;
         world_end(w);
     }
