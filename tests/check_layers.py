@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-LEVEL = {"base": 0, "format": 1, "text": 2, "kv": 1, "sample": 1, "roof": 1, "device": 2, "model": 3,
+LEVEL = {"base": 0, "format": 1, "text": 2, "kv": 1, "sample": 1, "roof": 1, "traffic": 2, "device": 2, "model": 3,
          "sched": 3, "engine": 4, "server": 6, "plan": 5, "load": 5, "quant": 5, "hub": 5, "cli": 7}
 FORBIDDEN = {"kv": {"device", "server"}, "sched": {"device", "server"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)

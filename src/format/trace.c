@@ -246,51 +246,162 @@ static void put_in_order(trace *t) {
     for (size_t i = 0; i < t->n; i++) t->requests[i].at_us -= first;
 }
 
-static ridge_status read_lines(trace *t, place *at, slice rest, size_t limit) {
-    enum { UNKNOWN, MOONCAKE, AZURE } format = UNKNOWN;
-    columns c = {0};
-    while (rest.len > 0 && (limit == 0 || t->n < limit)) {
-        const char *end = memchr(rest.start, '\n', rest.len);
-        size_t len = end != NULL ? (size_t)(end - rest.start) : rest.len;
-        slice line = trim((slice){rest.start, len});
-        rest = end != NULL ? (slice){end + 1, rest.len - len - 1} : (slice){rest.start + len, 0};
-        at->line++;
-        if (line.len == 0) continue;
-        if (format == UNKNOWN && line.start[0] != '{') {
-            RIDGE_TRY(read_header(&c, line, at));
-            format = AZURE;
-            continue;
-        }
-        if (format == UNKNOWN) format = MOONCAKE;
-        RIDGE_TRY(format == MOONCAKE ? read_mooncake(t, line, at) : read_azure(t, line, &c, at));
+/* A text on its way: what is left of it, and what its lines are. */
+typedef struct {
+    place at;
+    slice rest;
+    enum { UNKNOWN, MOONCAKE, AZURE } format;
+    columns columns;
+} lines;
+
+static lines lines_of(const char *name, const char *text, size_t size, ridge_error *err) {
+    /* A byte-order mark is no part of the first column's name. */
+    size_t mark = size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    return (lines){.at = {.file = name, .err = err}, .rest = {text + mark, size - mark}};
+}
+
+/* The next line: a request more in t, unless it is blank or a header. */
+static ridge_status read_line(trace *t, lines *l) {
+    slice rest = l->rest;
+    const char *end = memchr(rest.start, '\n', rest.len);
+    size_t len = end != NULL ? (size_t)(end - rest.start) : rest.len;
+    slice line = trim((slice){rest.start, len});
+    l->rest = end != NULL ? (slice){end + 1, rest.len - len - 1} : (slice){rest.start + len, 0};
+    l->at.line++;
+    if (line.len == 0) return RIDGE_OK;
+    if (l->format == UNKNOWN && line.start[0] != '{') {
+        l->format = AZURE;
+        return read_header(&l->columns, line, &l->at);
     }
-    return RIDGE_OK;
+    if (l->format == UNKNOWN) l->format = MOONCAKE;
+    return l->format == MOONCAKE ? read_mooncake(t, line, &l->at)
+                                 : read_azure(t, line, &l->columns, &l->at);
+}
+
+static ridge_status no_requests(const char *name, ridge_error *err) {
+    return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: no requests", name);
 }
 
 ridge_status trace_parse(trace *out, const char *name, const char *text, size_t size, size_t limit,
                          ridge_error *err) {
-    place at = {.file = name, .err = err};
+    lines l = lines_of(name, text, size, err);
     *out = (trace){0};
-    /* A byte-order mark is no part of the first column's name. */
-    size_t mark = size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    RIDGE_TRY(read_lines(out, &at, (slice){text + mark, size - mark}, limit));
-    if (out->n == 0) return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: no requests", name);
+    while (l.rest.len > 0 && (limit == 0 || out->n < limit)) RIDGE_TRY(read_line(out, &l));
+    if (out->n == 0) return no_requests(name, err);
     put_in_order(out);
     return RIDGE_OK;
-}
-
-ridge_status trace_open(trace *out, const char *path, size_t limit, ridge_error *err) {
-    char *text = NULL;
-    size_t size = 0;
-    *out = (trace){0};
-    RIDGE_TRY(file_read(&text, &size, path, TRACE_MAX_BYTES, err));
-    ridge_status status = trace_parse(out, path, text, size, limit, err);
-    mem_free(text);
-    return status;
 }
 
 void trace_free(trace *t) {
     mem_free(t->requests);
     mem_free(t->blocks);
     *t = (trace){0};
+}
+
+/* ---- one after the other ---- */
+
+struct trace_reader {
+    char *name, *text; /* text NULL: it is the file's */
+    mapfile file;
+    size_t limit;
+    bool in_order;
+    int64_t first_us;
+    /* where it is */
+    lines lines;
+    size_t n_read;
+    trace t; /* the last request alone; of a text that is not in order, all of them */
+};
+
+static const char *text_of(const trace_reader *r, size_t *size) {
+    *size = r->file.size;
+    return r->text != NULL ? r->text : r->file.data != NULL ? (const char *)r->file.data : "";
+}
+
+void trace_reader_rewind(trace_reader *r) {
+    size_t size;
+    const char *text = text_of(r, &size);
+    r->lines = lines_of(r->name, text, size, NULL);
+    r->n_read = 0;
+}
+
+/* The next request alone in r->t; n = 0 when there is none. */
+static ridge_status read_one(trace_reader *r, ridge_error *err) {
+    r->t.n = r->t.n_blocks = 0;
+    r->lines.at.err = err;
+    while (r->t.n == 0 && r->lines.rest.len > 0) {
+        if (r->limit > 0 && r->n_read == r->limit) break;
+        RIDGE_TRY(read_line(&r->t, &r->lines));
+    }
+    r->n_read += r->t.n;
+    return RIDGE_OK;
+}
+
+/* Every line is seen before the first is handed out. */
+static ridge_status check(trace_reader *r, ridge_error *err) {
+    int64_t last_us = INT64_MIN;
+    r->in_order = true;
+    for (;;) {
+        RIDGE_TRY(read_one(r, err));
+        if (r->t.n == 0) break;
+        if (r->n_read == 1) r->first_us = r->t.requests[0].at_us;
+        r->in_order = r->in_order && r->t.requests[0].at_us >= last_us;
+        last_us = r->t.requests[0].at_us;
+    }
+    if (r->n_read == 0) return no_requests(r->name, err);
+    size_t size;
+    const char *text = text_of(r, &size);
+    trace_reader_rewind(r);
+    if (r->in_order) return RIDGE_OK;
+    trace_free(&r->t);
+    return trace_parse(&r->t, r->name, text, size, r->limit, err);
+}
+
+static ridge_status open_text(trace_reader *r, const char *path, ridge_error *err) {
+    r->name = mem_strdup(path);
+    if (r->name == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the trace");
+    if (strcmp(path, "-") != 0) return mapfile_open(&r->file, path, err);
+    return file_read(&r->text, &r->file.size, path, TRACE_MAX_BYTES, err);
+}
+
+ridge_status trace_reader_open(trace_reader **out, const char *path, size_t limit,
+                               ridge_error *err) {
+    trace_reader *r = mem_zalloc(1, sizeof *r);
+    if (r == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the trace");
+    r->limit = limit;
+    ridge_status status = open_text(r, path, err);
+    if (status == RIDGE_OK) {
+        trace_reader_rewind(r);
+        status = check(r, err);
+    }
+    if (status == RIDGE_OK)
+        *out = r;
+    else
+        trace_reader_close(r);
+    return status;
+}
+
+ridge_status trace_reader_next(trace_reader *r, trace_request *out, const int64_t **blocks,
+                               bool *more, ridge_error *err) {
+    size_t at = r->n_read;
+    if (r->in_order) {
+        RIDGE_TRY(read_one(r, err));
+        at = 0;
+    } else if (at < r->t.n) {
+        r->n_read++;
+    }
+    *more = at < r->t.n;
+    if (!*more) return RIDGE_OK;
+    *out = r->t.requests[at];
+    if (r->in_order) out->at_us -= r->first_us;
+    *blocks = out->n_blocks > 0 ? r->t.blocks + out->first_block : NULL;
+    return RIDGE_OK;
+}
+
+void trace_reader_close(trace_reader *r) {
+    if (r == NULL) return;
+    if (r->text == NULL) mapfile_close(&r->file);
+    mem_free(r->text);
+    mem_free(r->name);
+    trace_free(&r->t);
+    mem_free(r);
 }

@@ -11,6 +11,7 @@
 #ifndef RIDGE_FORMAT_TRACE_H
 #define RIDGE_FORMAT_TRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,7 +40,19 @@ typedef struct {
  * a request is refused. *out is to be freed in any case. */
 ridge_status trace_parse(trace *out, const char *name, const char *text, size_t size, size_t limit,
                          ridge_error *err) RIDGE_CHECKED;
-ridge_status trace_open(trace *out, const char *path, size_t limit, ridge_error *err) RIDGE_CHECKED;
 void trace_free(trace *t);
+
+/* A file's requests one after the other, in order of arrival. Every line is checked when it is
+ * opened; of a file that is in order no more than one request is in memory at a time, of another
+ * one all are. "-": standard input. */
+typedef struct trace_reader trace_reader;
+
+ridge_status trace_reader_open(trace_reader **out, const char *path, size_t limit,
+                               ridge_error *err) RIDGE_CHECKED;
+/* *more: there was one; its names are blocks[0 .. out->n_blocks), borrowed until the next call. */
+ridge_status trace_reader_next(trace_reader *r, trace_request *out, const int64_t **blocks,
+                               bool *more, ridge_error *err) RIDGE_CHECKED;
+void trace_reader_rewind(trace_reader *r);
+void trace_reader_close(trace_reader *r); /* NULL allowed */
 
 #endif

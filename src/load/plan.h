@@ -1,12 +1,8 @@
-/* load/plan: what is asked and when, drawn before the run. Pure but for reading the trace.
- *
- * Every number is a function of the seed, the request's index and what is drawn (Philox): a request
- * is the same whatever is asked around it, and the same seed gives the same run.
- */
+/* load/plan: what is asked and when (traffic/traffic.h), all of it before the run: nothing is drawn
+ * or read while time is measured. */
 #ifndef RIDGE_LOAD_PLAN_H
 #define RIDGE_LOAD_PLAN_H
 
-#include "format/trace.h"
 #include "load/load.h"
 
 typedef struct {
@@ -21,7 +17,9 @@ typedef struct {
 typedef struct {
     planned_request *requests; /* [n], in order of due_us */
     size_t n;
-    int64_t *blocks;
+    int64_t *blocks; /* [n_blocks] */
+    size_t n_blocks;
+    size_t requests_capacity, blocks_capacity; /* private */
 } load_plan;
 
 /* *out is to be freed in any case. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "format/trace.h"
 #include "load/plan.h"
 #include "sample/philox.h"
 

@@ -2,8 +2,11 @@
 #include "unit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "format/trace.h"
 
@@ -159,12 +162,75 @@ static void test_no_memory(void **state) {
     }
 }
 
+static ridge_status open_reader(trace_reader **out, const char *text, size_t limit) {
+    char path[] = "/tmp/ridge-trace-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    ridge_status status = trace_reader_open(out, path, limit, &err);
+    unlink(path);
+    return status;
+}
+
+/* "0:600[7 8] 500:1[]": times in ms, input tokens and names of blocks. */
+static void expect_read(trace_reader *r, const char *expected) {
+    buf out = {0};
+    trace_request q;
+    const int64_t *blocks;
+    bool more = true;
+    while (trace_reader_next(r, &q, &blocks, &more, &err) == RIDGE_OK && more) {
+        buf_printf(&out, "%s%lld:%u[", out.len > 0 ? " " : "", (long long)q.at_us / 1000,
+                   q.n_input);
+        for (uint32_t i = 0; i < q.n_blocks; i++)
+            buf_printf(&out, "%s%lld", i > 0 ? " " : "", (long long)blocks[i]);
+        buf_putc(&out, ']');
+    }
+    assert_false(more);
+    assert_string_equal(out.data, expected);
+    buf_free(&out);
+}
+
+#define LINE(at, n, ids)                                                                           \
+    "{\"timestamp\":" #at ",\"input_length\":" #n ",\"output_length\":1,\"hash_ids\":" ids "}\n"
+
+/* One after the other, in order and not, as often as wanted, and no more than asked for. */
+static void test_one_after_the_other(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        LINE(10, 600, "[7,8]") "\n" LINE(10, 5, "[9]") LINE(510, 1, "[]"),
+        LINE(510, 1, "[]") LINE(10, 600, "[7,8]") LINE(10, 5, "[9]"),
+    };
+    trace_reader *r;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(open_reader(&r, texts[i], 0), RIDGE_OK);
+        for (int times = 0; times < 2; times++, trace_reader_rewind(r))
+            expect_read(r, "0:600[7 8] 0:5[9] 500:1[]");
+        trace_reader_close(r);
+    }
+    assert_int_equal(open_reader(&r, texts[0], 2), RIDGE_OK);
+    expect_read(r, "0:600[7 8] 0:5[9]");
+    trace_reader_close(r);
+    for (long n = 1;; n++) {
+        err = (ridge_error){0};
+        mem_fail_after(n);
+        ridge_status status = open_reader(&r, texts[1], 0);
+        mem_fail_after(0);
+        if (status == RIDGE_OK) break;
+        assert_int_equal(status, RIDGE_ENOMEM);
+    }
+    trace_reader_close(r);
+}
+
 static void test_a_file(void **state) {
     (void)state;
-    trace t;
+    trace_reader *r;
     err = (ridge_error){0};
-    assert_int_equal(trace_open(&t, "/nonexistent/trace", 0, &err), RIDGE_ENOTFOUND);
-    trace_free(&t);
+    assert_int_equal(trace_reader_open(&r, "/nonexistent/trace", 0, &err), RIDGE_ENOTFOUND);
+    err = (ridge_error){0};
+    assert_int_equal(open_reader(&r, "{\"timestamp\":1}\n", 0), RIDGE_EFORMAT);
+    assert_non_null(strstr(err.text, ":1: no \"input_length\""));
+    err = (ridge_error){0};
+    assert_int_equal(open_reader(&r, "\n", 0), RIDGE_EFORMAT);
 }
 
 int main(void) {
@@ -175,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_wrong_is_said_with_its_line),
         cmocka_unit_test(test_zero_bytes),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_one_after_the_other),
         cmocka_unit_test(test_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

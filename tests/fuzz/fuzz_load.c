@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "format/trace.h"
 #include "load/answer.h"
-#include "load/length.h"
+#include "traffic/length.h"
 #include "load/sse.h"
 #include "load/url.h"
 

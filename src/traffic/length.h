@@ -1,14 +1,14 @@
-/* load/length: how long prompts and answers are: a distribution over tokens.
+/* traffic/length: how long prompts and answers are: a distribution over tokens.
  *
  *     256                always
  *     uniform:A:B        every whole number from A to B equally often
- *     exp:MEAN[:MAX]     exponential; with MAX truncated there (drawn anew, as it were, not piled
- * up) normal:MEAN:SD     rounded, what is below 1 is 1
+ *     exp:MEAN[:MAX]     exponential; with MAX truncated there (drawn anew, as it were)
+ *     normal:MEAN:SD     rounded, what is below 1 is 1
  *
  * A length is a pure function of the draws it is given. Pure; any thread.
  */
-#ifndef RIDGE_LOAD_LENGTH_H
-#define RIDGE_LOAD_LENGTH_H
+#ifndef RIDGE_TRAFFIC_LENGTH_H
+#define RIDGE_TRAFFIC_LENGTH_H
 
 #include <stdint.h>
 

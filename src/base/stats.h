@@ -1,6 +1,6 @@
-/* load/stats: what a set of measurements comes to. Pure; any thread. */
-#ifndef RIDGE_LOAD_STATS_H
-#define RIDGE_LOAD_STATS_H
+/* base/stats: what a set of measurements comes to. Pure; any thread. */
+#ifndef RIDGE_BASE_STATS_H
+#define RIDGE_BASE_STATS_H
 
 #include <stdbool.h>
 #include <stddef.h>

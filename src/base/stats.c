@@ -1,5 +1,5 @@
-/* load/stats: see stats.h. */
-#include "load/stats.h"
+/* base/stats: see stats.h. */
+#include "base/stats.h"
 
 #include <math.h>
 #include <stdlib.h>

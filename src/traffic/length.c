@@ -1,5 +1,5 @@
-/* load/length: see length.h. */
-#include "load/length.h"
+/* traffic/length: see length.h. */
+#include "traffic/length.h"
 
 #include <math.h>
 #include <stdbool.h>
