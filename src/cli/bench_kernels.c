@@ -161,7 +161,8 @@ static ridge_status time_batch(rig *r, const dev_batch *batch, uint64_t repeat, 
     }
     v->account(r->d, &account);
     qsort(seconds, repeat, sizeof *seconds, by_value);
-    *out = (outcome){seconds[repeat / 2], account.flops, account.weight_bytes, false};
+    double bytes = (double)r->n_matrices * (double)r->matrix_bytes; /* without the inputs */
+    *out = (outcome){seconds[repeat / 2], account.flops, bytes, false};
     size_t n = v->profile(r->d, r->program, rows, sizeof rows / sizeof *rows);
     for (size_t i = 0; i < n; i++) out->integer |= rows[i].flops > 0 && rows[i].integer;
     return RIDGE_OK;

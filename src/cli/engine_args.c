@@ -114,7 +114,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
     RIDGE_TRY(check_slo(a, err));
     dev_kv_type kv_type;
-    if (!dev_kv_type_find(a->kv_cache_dtype, &kv_type))
+    if (!dev_kv_type_find(a->kv_cache_dtype, &kv_type) || kv_type > DEV_KV_Q8_0)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--kv-cache-dtype: expected auto, f16, f32 or q8_0, found '%s'",
                           a->kv_cache_dtype);

@@ -34,6 +34,8 @@ typedef enum {
     DEV_KV_F16,
     DEV_KV_F32,
     DEV_KV_Q8_0, /* int8, a scale in f16 per token and 32 values of a head */
+    DEV_KV_FP8,  /* this and the next are counted, but not computed yet */
+    DEV_KV_FP6,  /* 6 bits a value, as in the paper of DeepSeek-V2 */
 } dev_kv_type;
 
 typedef enum {
@@ -113,7 +115,7 @@ typedef struct {
 /* What one submit did, for the roofline. */
 typedef struct {
     double flops, weight_bytes, kv_bytes, seconds;
-} dev_account;
+} dev_account; /* the rules of counting: roof/work.h */
 
 static inline void dev_account_add(dev_account *to, const dev_account *a) {
     to->flops += a->flops;
@@ -191,8 +193,16 @@ ridge_status device_cpu_create(device **out, const device_cpu_params *p,
                                ridge_error *err) RIDGE_CHECKED;
 const char *device_cpu_isa(const device *d); /* "avx512" */
 int device_cpu_threads(const device *d);     /* the larger of the two counts */
+
+/* The cache's sizes (kv_layout.c), the same on every device. */
 size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group);
-const char *dev_kv_type_name(dev_kv_type type); /* "auto", "f16", "f32", "q8_0" */
+/* Of that, the first n_layers of the group. */
+size_t dev_kv_layers_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t n_layers);
+/* Of a token in one layer. */
+size_t dev_kv_token_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t layer);
+size_t dev_kv_entry_bytes(dev_kv_type type, uint32_t head_dim); /* of a token's key of a head */
+dev_kv_type dev_kv_layer_type(const dev_kv_layout *layout, uint32_t group, uint32_t layer);
+const char *dev_kv_type_name(dev_kv_type type); /* "auto", "f16", "f32", "q8_0", "fp8", "fp6" */
 /* False: none is called so. */
 bool dev_kv_type_find(const char *name, dev_kv_type *out);
 

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "roof/work.h"
+
 #define FORGET 0.98       /* per step of its kind: some 50 steps count */
 #define FACTOR_RATE 0.3   /* of the common factor */
 #define FIRST_STEPS 4     /* of a kind, taken as they are */
@@ -31,25 +33,14 @@ static double peak(double x, double otherwise) {
     return x >= 1e3 && x <= 1e18 ? x : otherwise;
 }
 
-/* The sum over rows first .. first + n - 1 of the tokens that each sees. */
-static double seen(uint32_t window, double first, double n) {
-    double last = first + n; /* tokens that the last row sees, itself included */
-    if (window == 0 || last <= window) return n * first + n * (n + 1) / 2;
-    if (first >= window) return n * window;
-    double growing = window - first;
-    return growing * first + growing * (growing + 1) / 2 + (n - growing) * window;
-}
-
 void cost_add(const cost_shape *s, cost_work *w, uint32_t first, uint32_t n, uint32_t n_wanted) {
     if (n == 0) return;
     w->n_rows += n;
     w->n_wanted += n_wanted;
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        double context = (double)first + n, window = s->groups[g].window;
-        double reach = n - 1 + window; /* the rows' windows together */
-        if (window > 0 && context > reach) context = reach;
-        w->attention_ops += s->groups[g].attention_ops * seen(s->groups[g].window, first, n);
-        w->cache_bytes += s->groups[g].bytes_per_token * context;
+        uint32_t window = s->groups[g].window;
+        w->attention_ops += s->groups[g].attention_ops * work_seen_tokens(window, first, n);
+        w->cache_bytes += s->groups[g].bytes_per_token * work_read_tokens(window, first, n);
     }
 }
 

@@ -67,7 +67,7 @@ static const float *query(const dev_op *op, const attention_job *j, uint32_t i, 
 }
 
 static bool is_q8(const cpu_run *r, const dev_op *op) {
-    return cpu_kv_type(&r->c->kv->layout, op->group, op->layer) == DEV_KV_Q8_0;
+    return dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer) == DEV_KV_Q8_0;
 }
 
 /* For the keys of a q8_0 cache: the queries in s->x, in tiles as cpu_xblock says, turned as the

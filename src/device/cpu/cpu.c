@@ -116,7 +116,7 @@ static ridge_status cpu_weight_upload(device *d, dev_weight **out, quant_type ty
                                       bool embed_only, ridge_error *err) {
     cpu_device *cpu = (cpu_device *)d;
     uint32_t block = quant_name(type) != NULL ? quant_block_values(type) : 0;
-    if (block == 0 || rows == 0 || cols == 0 || cols % block != 0)
+    if (block == 0 || rows == 0 || cols == 0 || cols % block != 0 || data == NULL)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "weight %u x %u of type %d", rows, cols, (int)type);
     dev_weight *w = mem_zalloc(1, sizeof *w);
     if (w == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "weight");

@@ -252,8 +252,6 @@ static inline bool cpu_is_integer(const cpu_device *d, const dev_weight *w) {
 }
 
 /* kv.c */
-dev_kv_type cpu_kv_type(const dev_kv_layout *layout, uint32_t group, uint32_t layer);
-size_t cpu_kv_entry_bytes(dev_kv_type type, uint32_t head_dim); /* of a token's key of a head */
 ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err);
 void cpu_kv_free(device *d, dev_kv *kv);
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,

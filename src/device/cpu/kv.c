@@ -19,45 +19,6 @@
 #include "device/cpu/cpu_internal.h"
 #include "format/quant.h"
 
-static const char *const type_names[] = {
-    [DEV_KV_AUTO] = "auto", [DEV_KV_F16] = "f16", [DEV_KV_F32] = "f32", [DEV_KV_Q8_0] = "q8_0"};
-
-const char *dev_kv_type_name(dev_kv_type type) {
-    return type_names[type];
-}
-
-bool dev_kv_type_find(const char *name, dev_kv_type *out) {
-    for (size_t i = 0; i < sizeof type_names / sizeof *type_names; i++)
-        if (strcmp(name, type_names[i]) == 0) {
-            *out = (dev_kv_type)i;
-            return true;
-        }
-    return false;
-}
-
-dev_kv_type cpu_kv_type(const dev_kv_layout *layout, uint32_t group, uint32_t layer) {
-    bool f16 = layout->type == DEV_KV_Q8_0 && layer < layout->groups[group].n_f16_layers;
-    return f16 ? DEV_KV_F16 : layout->type;
-}
-
-size_t cpu_kv_entry_bytes(dev_kv_type type, uint32_t head_dim) {
-    size_t n = head_dim;
-    return type == DEV_KV_F32 ? 4 * n : type == DEV_KV_F16 ? 2 * n : n + n / CPU_BLOCK * 2;
-}
-
-/* Of the keys of a block's first n_layers layers, or of the values. */
-static size_t layers_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t n_layers) {
-    const dev_kv_group *g = &layout->groups[group];
-    size_t n_first = g->n_f16_layers < n_layers ? g->n_f16_layers : n_layers;
-    size_t entries = n_first * cpu_kv_entry_bytes(cpu_kv_type(layout, group, 0), g->head_dim) +
-                     (n_layers - n_first) * cpu_kv_entry_bytes(layout->type, g->head_dim);
-    return entries * g->n_kv_heads * layout->block_size;
-}
-
-size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group) {
-    return 2 * layers_bytes(layout, group, layout->groups[group].n_layers);
-}
-
 /* The pool's life ------------------------------------------------------------------------------ */
 
 void cpu_kv_free(device *d, dev_kv *kv) {
@@ -75,6 +36,10 @@ static ridge_status check_layout(const dev_kv_layout *l, ridge_error *err) {
         l->type == DEV_KV_AUTO)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, blocks of %u tokens, type %s",
                           l->n_groups, l->block_size, dev_kv_type_name(l->type));
+    if (l->type > DEV_KV_Q8_0)
+        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
+                          "a KV cache of type %s; this device has f16, f32 and q8_0",
+                          dev_kv_type_name(l->type));
     for (uint32_t g = 0; g < l->n_groups; g++) {
         const dev_kv_group *group = &l->groups[g];
         if (group->n_layers == 0 || group->n_kv_heads == 0 || group->head_dim == 0 ||
@@ -98,7 +63,7 @@ static bool map_group(dev_kv *kv, uint32_t g) {
         !mem_mul(most, kv->layout.block_size, &most) || !mem_mul(most, group->n_layers, &most) ||
         !mem_mul(most, group->n_blocks, &most))
         return false;
-    kv->groups[g].block_bytes = layers_bytes(&kv->layout, g, group->n_layers);
+    kv->groups[g].block_bytes = dev_kv_bytes_per_block(&kv->layout, g) / 2;
     kv->groups[g].bytes = kv->groups[g].block_bytes * group->n_blocks;
     kv->groups[g].k = mem_map(kv->groups[g].bytes);
     kv->groups[g].v = mem_map(kv->groups[g].bytes);
@@ -155,10 +120,10 @@ void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, co
 static size_t run_at(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
                      uint32_t head, uint32_t position) {
     uint32_t size = kv->layout.block_size, slot = position % size;
-    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
-    size_t run = kv->lanes * cpu_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
+    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
+    size_t run = kv->lanes * dev_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
     return (size_t)blocks[position / size] * kv->groups[group].block_bytes +
-           layers_bytes(&kv->layout, group, layer) +
+           dev_kv_layers_bytes(&kv->layout, group, layer) / 2 +
            ((size_t)head * (size / kv->lanes) + slot / kv->lanes) * run;
 }
 
@@ -222,7 +187,7 @@ void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32
                   float *scratch) {
     uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
     uint32_t lane = position % kv->layout.block_size % lanes;
-    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t h = 0; h < kv->layout.groups[group].n_kv_heads; h++, k += dim, v += dim) {
         size_t run = run_at(kv, group, layer, blocks, h, position);
         write_key(kernels, type, kv->groups[group].k + run, lanes, lane, k, dim, scratch);
@@ -273,7 +238,7 @@ static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group,
                    const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end,
                    float *key, float *value) {
     uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
-    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t t = begin; t < end; t++) {
         size_t run = run_at(kv, group, layer, blocks, kv_head, t);
         const uint8_t *k = kv->groups[group].k + run, *v = kv->groups[group].v + run;
@@ -310,7 +275,7 @@ void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, u
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
                  float *key, float *value, float *scales, cpu_kv_span *out) {
     uint32_t dim = kv->layout.groups[group].head_dim, n = 16 * dim;
-    dev_kv_type type = cpu_kv_type(&kv->layout, group, layer);
+    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     out->type = kv->lanes == 16 && !widen ? type : DEV_KV_F32;
     for (uint32_t t = begin & ~15u; t < end; t += 16) {
         uint32_t i = t % CPU_SPAN / 16;

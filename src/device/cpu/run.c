@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "roof/work.h"
 
 float *cpu_value_row(const cpu_run *r, dev_value v, uint32_t row) {
     const cpu_value *value = &r->c->values[v];
@@ -149,44 +150,51 @@ static void run_member(void *context, int member, int n_members) {
     }
 }
 
-static void account_linear(const dev_op *op, uint32_t n_rows, dev_account *a) {
-    for (int i = 0; i < op->n_weights; i++) {
-        a->flops += 2.0 * op->w[i]->rows * op->w[i]->cols * n_rows;
-        a->weight_bytes += (double)op->w[i]->rows * (double)op->w[i]->row_bytes;
-    }
+static void account_weight(const dev_weight *w, dev_account *a) {
+    if (w != NULL) a->weight_bytes += (double)w->rows * (double)w->row_bytes;
 }
 
-/* 2 multiply-adds per visible token and column; each token of a sequence's window is read once. */
 static void account_attention(const dev_compiled *c, const dev_op *op, dev_account *a) {
-    double token =
-        (double)cpu_kv_entry_bytes(cpu_kv_type(&c->kv->layout, op->group, op->layer), op->head_dim);
+    double token = (double)dev_kv_token_bytes(&c->kv->layout, op->group, op->layer), seen = 0;
     for (uint32_t s = 0; s < c->batch.n_seqs; s++) {
-        const dev_seq *seq = &c->batch.seqs[s];
-        double visible = 0;
-        for (uint32_t i = 0; i < seq->n_rows; i++) {
-            uint32_t all = (uint32_t)c->batch.positions[seq->first_row + i] + 1;
-            visible += op->window != 0 && all > op->window ? op->window : all;
+        double n = c->batch.seqs[s].n_rows, first = c->batch.seqs[s].n_context - n;
+        seen += work_seen_tokens(op->window, first, n);
+        a->kv_bytes += token * work_read_tokens(op->window, first, n);
+    }
+    a->flops += work_attention_flops(op->n_heads, op->head_dim, seen);
+}
+
+static void account_op(const cpu_run *r, const cpu_op *op, dev_account *a) {
+    const dev_op *o = &op->op;
+    switch (op->kind) {
+    case DEV_EMBED: a->weight_bytes += (double)o->w[0]->row_bytes * r->n_rows; break;
+    case DEV_RMS_NORM: account_weight(o->w[0], a); break;
+    case DEV_LINEAR:
+        for (int i = 0; i < o->n_weights; i++) {
+            account_weight(o->w[i], a);
+            account_weight(o->bias[i], a);
+            a->flops += work_linear_flops(o->w[i]->rows, o->w[i]->cols, r->n_rows);
         }
-        double read = seq->n_context, reach = (double)op->window + seq->n_rows - 1;
-        if (op->window != 0 && read > reach) read = reach;
-        a->flops += 4.0 * op->n_heads * op->head_dim * visible;
-        a->kv_bytes += 2.0 * op->n_kv_heads * token * (read + seq->n_rows);
+        break;
+    case DEV_KV_WRITE:
+        a->kv_bytes +=
+            (double)dev_kv_token_bytes(&r->c->kv->layout, o->group, o->layer) * r->n_rows;
+        break;
+    case DEV_ATTENTION: account_attention(r->c, o, a); break;
+    default: break;
     }
 }
 
 static void account_steps(const cpu_run *r, dev_account *a) {
     for (size_t i = 0; i < r->n_steps; i++) {
         cpu_step *step = &r->steps[i];
-        const dev_op *op = &r->c->ops[step->first_op].op;
         dev_account one = {0};
-        if (step->kind == CPU_STEP_LINEAR) account_linear(op, r->n_rows, &one);
-        if (step->kind == CPU_STEP_ATTENTION) account_attention(r->c, op, &one);
+        for (uint32_t j = 0; j < step->n_ops; j++)
+            account_op(r, &r->c->ops[step->first_op + j], &one);
         step->n_runs++;
         step->flops += one.flops;
         step->bytes += one.weight_bytes + one.kv_bytes;
-        a->flops += one.flops;
-        a->weight_bytes += one.weight_bytes;
-        a->kv_bytes += one.kv_bytes;
+        dev_account_add(a, &one);
     }
 }
 

@@ -1,0 +1,21 @@
+/* roof/work: see work.h. */
+#include "roof/work.h"
+
+#include <math.h>
+
+double work_seen_tokens(uint32_t window, double first, double n) {
+    double last = first + n; /* tokens that the last row sees */
+    if (window == 0 || last <= window) return n * first + n * (n + 1) / 2;
+    if (first >= window) return n * window;
+    double growing = window - first;
+    return growing * first + growing * (growing + 1) / 2 + (n - growing) * window;
+}
+
+double work_read_tokens(uint32_t window, double first, double n) {
+    double all = first + n, reach = n - 1 + window; /* the rows' windows together */
+    return window > 0 && all > reach ? reach : all;
+}
+
+double work_experts_touched(double n_experts, double top_k, double n) {
+    return n_experts * (1 - pow(1 - top_k / n_experts, n));
+}
