@@ -219,6 +219,7 @@ ridge_status model_config_read(model_config *out, const gguf *g, ridge_error *er
         return RIDGE_FAIL(err, RIDGE_EFORMAT,
                           "token_embd.weight: missing or no matrix; is this a vocabulary only?");
     c.n_vocab = (uint32_t)embedding->dims[1];
+    c.tied = gguf_tensor_find(g, "output.weight") == NULL;
     c.qkv_bias = c.arch == ARCH_QWEN2;
     c.qk_norm = c.arch == ARCH_QWEN3;
     c.attn_scale = 1.0f / sqrtf((float)c.head_dim);

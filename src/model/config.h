@@ -41,6 +41,7 @@ typedef struct {
     bool qk_norm;    /* RMS norm of each head of q and k before rope */
     bool post_norms; /* norms of the outputs of attention and feed-forward */
     bool qkv_bias;   /* required; elsewhere biases are used where they are */
+    bool tied;       /* the embedding table is the head, too */
 } model_config;
 
 /* Errors name the key, what was found and what is allowed. An unknown architecture is

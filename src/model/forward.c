@@ -179,13 +179,13 @@ ridge_status model_build_program(model *m, ridge_error *err) {
     return RIDGE_OK;
 }
 
-ridge_status model_open(model **out, const gguf *g, device *dev, const log_sink *log,
-                        ridge_error *err) {
+static ridge_status open_config(model **out, const model_config *config, const gguf *g, device *dev,
+                                const log_sink *log, ridge_error *err) {
     model *m = mem_zalloc(1, sizeof *m);
     if (m == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the model");
     m->dev = dev;
-    ridge_status status = model_config_read(&m->config, g, err);
-    if (status == RIDGE_OK) status = model_load_weights(m, g, log, err);
+    m->config = *config;
+    ridge_status status = model_load_weights(m, g, log, err);
     if (status == RIDGE_OK) status = model_build_program(m, err);
     if (status != RIDGE_OK) {
         model_close(m);
@@ -193,6 +193,18 @@ ridge_status model_open(model **out, const gguf *g, device *dev, const log_sink 
     }
     *out = m;
     return RIDGE_OK;
+}
+
+ridge_status model_open(model **out, const gguf *g, device *dev, const log_sink *log,
+                        ridge_error *err) {
+    model_config config;
+    RIDGE_TRY(model_config_read(&config, g, err));
+    return open_config(out, &config, g, dev, log, err);
+}
+
+ridge_status model_open_shape(model **out, const model_config *config, device *dev,
+                              ridge_error *err) {
+    return open_config(out, config, NULL, dev, NULL, err);
 }
 
 void model_close(model *m) {

@@ -42,6 +42,10 @@ typedef struct {
  * failure. */
 ridge_status model_open(model **out, const gguf *g, device *dev, const log_sink *log,
                         ridge_error *err) RIDGE_CHECKED;
+/* The same program over weights of 16 bits that are shapes alone: for devices that count
+ * (device/count/count.h). What is optional in a file is not there. */
+ridge_status model_open_shape(model **out, const model_config *config, device *dev,
+                              ridge_error *err) RIDGE_CHECKED;
 void model_close(model *m); /* NULL allowed */
 
 #endif

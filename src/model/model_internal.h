@@ -4,7 +4,8 @@
 
 #include "model/model.h"
 
-/* weights.c: names to shapes to uploads; fills every pointer of m and of its layers. */
+/* weights.c: names to shapes to uploads; fills every pointer of m and of its layers. g NULL:
+ * without data (model_open_shape). */
 ridge_status model_load_weights(model *m, const gguf *g, const log_sink *log,
                                 ridge_error *err) RIDGE_CHECKED;
 /* forward.c: the program over those weights. */

@@ -1,7 +1,7 @@
 /* model/weights: from the names in a file to weights on a device.
  *
  * Each tensor is looked up by name, its shape compared with the one that the hyper-parameters ask
- * for, and uploaded; then its file pages are given back.
+ * for, and uploaded; then its file pages are given back. Without a file the shape is all there is.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 typedef struct {
     model *m;
-    const gguf *g;
+    const gguf *g; /* NULL: shapes alone */
     const log_sink *log;
     ridge_error *err;
     size_t n_done;
@@ -46,9 +46,26 @@ static ridge_status check_shape(loader *l, const gguf_tensor *t, uint32_t rows, 
                       rows);
 }
 
+static ridge_status upload(loader *l, const dev_weight **out, const gguf_tensor *t, uint32_t rows,
+                           uint32_t cols, bool embed_only) {
+    dev_weight *w;
+    device *d = l->m->dev;
+    RIDGE_TRY(d->vtable->weight_upload(d, &w, t->type, t->data, rows, cols, embed_only, l->err));
+    RIDGE_TRY(keep(l, w));
+    *out = w;
+    l->m->n_parameters += (uint64_t)rows * cols;
+    if (!embed_only) l->m->step_bytes += t->size_bytes;
+    return RIDGE_OK;
+}
+
 /* rows 1: a vector. */
 static ridge_status load(loader *l, const dev_weight **out, const char *name, uint32_t rows,
                          uint32_t cols, need needed, bool embed_only) {
+    if (l->g == NULL && needed == OPTIONAL) return RIDGE_OK;
+    if (l->g == NULL) {
+        const gguf_tensor shape = {.type = QUANT_BF16, .size_bytes = (size_t)rows * cols * 2};
+        return upload(l, out, &shape, rows, cols, embed_only);
+    }
     const gguf_tensor *t = gguf_tensor_find(l->g, name);
     if (t == NULL) {
         if (needed == OPTIONAL) return RIDGE_OK;
@@ -56,14 +73,8 @@ static ridge_status load(loader *l, const dev_weight **out, const char *name, ui
         return RIDGE_FAIL(l->err, RIDGE_EFORMAT, "tensor '%s' is missing", name);
     }
     RIDGE_TRY(check_shape(l, t, rows, cols));
-    dev_weight *w;
-    device *d = l->m->dev;
-    RIDGE_TRY(d->vtable->weight_upload(d, &w, t->type, t->data, rows, cols, embed_only, l->err));
-    RIDGE_TRY(keep(l, w));
+    RIDGE_TRY(upload(l, out, t, rows, cols, embed_only));
     gguf_drop(l->g, t->data, t->size_bytes);
-    *out = w;
-    l->m->n_parameters += (uint64_t)rows * cols;
-    if (!embed_only) l->m->step_bytes += t->size_bytes;
     log_progress(l->log, "loading", (double)++l->n_done / (double)(gguf_n_tensors(l->g) + 1));
     return RIDGE_OK;
 }
@@ -127,7 +138,7 @@ static ridge_status load_rope(loader *l) {
     const model_rope *r = &m->config.rope;
     uint32_t n = r->n_rot / 2;
     float *factors = NULL, unused;
-    const gguf_tensor *t = gguf_tensor_find(l->g, "rope_freqs.weight");
+    const gguf_tensor *t = l->g != NULL ? gguf_tensor_find(l->g, "rope_freqs.weight") : NULL;
     m->rope_full = mem_zalloc(n, sizeof(float));
     m->rope_window = mem_zalloc(n, sizeof(float));
     if (t != NULL) factors = mem_zalloc(n, sizeof(float));
@@ -159,13 +170,13 @@ out_of_memory:
 static ridge_status load_all(loader *l) {
     model *m = l->m;
     const model_config *c = &m->config;
-    bool tied = gguf_tensor_find(l->g, "output.weight") == NULL;
     m->layers = mem_zalloc(c->n_layers, sizeof *m->layers);
     if (m->layers == NULL) return RIDGE_FAIL(l->err, RIDGE_ENOMEM, "%u layers", c->n_layers);
     RIDGE_TRY(load_rope(l));
-    RIDGE_TRY(load(l, &m->embedding, "token_embd.weight", c->n_vocab, c->n_embd, REQUIRED, !tied));
+    RIDGE_TRY(
+        load(l, &m->embedding, "token_embd.weight", c->n_vocab, c->n_embd, REQUIRED, !c->tied));
     m->head = m->embedding;
-    if (!tied)
+    if (!c->tied)
         RIDGE_TRY(load(l, &m->head, "output.weight", c->n_vocab, c->n_embd, REQUIRED, false));
     RIDGE_TRY(load(l, &m->out_norm, "output_norm.weight", 1, c->n_embd, REQUIRED, false));
     for (uint32_t i = 0; i < c->n_layers; i++) {

@@ -1,0 +1,257 @@
+/* device/count: see count.h. */
+#include "device/count/count.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/count/count_internal.h"
+#include "roof/work.h"
+
+struct dev_kv {
+    dev_kv_layout layout;
+};
+
+typedef struct {
+    device base;
+    count_params params;
+    dev_account account;
+    double bounds[ROOF_N_BOUNDS];
+} count_device;
+
+static void count_destroy(device *d) {
+    mem_free(d);
+}
+
+static ridge_status count_weight_upload(device *d, dev_weight **out, quant_type type,
+                                        const void *data, uint32_t rows, uint32_t cols,
+                                        bool embed_only, ridge_error *err) {
+    (void)data;
+    (void)embed_only;
+    double bits = ((count_device *)d)->params.weight_bits;
+    uint32_t block = quant_name(type) != NULL ? quant_block_values(type) : 0;
+    if (block == 0 || rows == 0 || cols == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "weight %u x %u of type %d", rows, cols, (int)type);
+    dev_weight *w = mem_zalloc(1, sizeof *w);
+    if (w == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "weight");
+    *w = (dev_weight){.type = type, .rows = rows, .cols = cols};
+    w->row_bytes =
+        bits > 0 && rows > 1 ? cols * bits / 8 : (double)cols / block * quant_block_bytes(type);
+    *out = w;
+    return RIDGE_OK;
+}
+
+static void count_weight_free(device *d, dev_weight *w) {
+    (void)d;
+    mem_free(w);
+}
+
+static ridge_status count_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
+                                    ridge_error *err) {
+    (void)d;
+    if (layout->n_groups > DEV_MAX_GROUPS || layout->type == DEV_KV_AUTO)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "KV pool of %u groups, type %s", layout->n_groups,
+                          dev_kv_type_name(layout->type));
+    dev_kv *kv = mem_zalloc(1, sizeof *kv);
+    if (kv == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool");
+    kv->layout = *layout;
+    *out = kv;
+    return RIDGE_OK;
+}
+
+static void count_kv_free(device *d, dev_kv *kv) {
+    (void)d;
+    mem_free(kv);
+}
+
+static void count_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
+                          uint32_t n_tokens) {
+    (void)d;
+    (void)kv;
+    (void)group;
+    (void)from;
+    (void)to;
+    (void)n_tokens;
+}
+
+static void count_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block,
+                                void *to) {
+    (void)d;
+    (void)block;
+    memset(to, 0, dev_kv_bytes_per_block(&kv->layout, group));
+}
+
+static void count_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block,
+                                 const void *from) {
+    (void)d;
+    (void)kv;
+    (void)group;
+    (void)block;
+    (void)from;
+}
+
+/* A step ---------------------------------------------------------------------------------------
+ */
+
+/* What one submit asks of all operations: its rows, and what they see in each group. */
+typedef struct {
+    double n_rows;
+    const dev_kv *kv;
+    struct {
+        double seen, read; /* tokens: of each row, summed up; of the rows together */
+    } groups[DEV_MAX_GROUPS];
+} count_step;
+
+static void look(const dev_compiled *c, const dev_batch *batch, count_step *step) {
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        for (uint32_t s = 0; s < batch->n_seqs; s++) {
+            double n = batch->seqs[s].n_rows, first = batch->seqs[s].n_context - n;
+            step->groups[g].seen += work_seen_tokens(c->windows[g], first, n);
+            step->groups[g].read += work_read_tokens(c->windows[g], first, n);
+        }
+}
+
+/* Of one of the kind's operations that keep cache entries of so many bytes a token. */
+static roof_op work_of(const count_kind *k, const count_step *step, double token_bytes,
+                       dev_account *a) {
+    roof_op work = k->work;
+    work.n_rows = step->n_rows;
+    work.flops = k->flops_per_row * step->n_rows;
+    a->weight_bytes = k->weight_bytes + k->bytes_per_row * step->n_rows;
+    if (k->op.kind == DEV_KV_WRITE) a->kv_bytes = token_bytes * step->n_rows;
+    if (k->op.kind == DEV_ATTENTION) {
+        work.flops =
+            work_attention_flops(k->op.n_heads, k->op.head_dim, step->groups[k->op.group].seen);
+        a->kv_bytes = token_bytes * step->groups[k->op.group].read;
+    }
+    a->flops = work.flops;
+    work.bytes = a->weight_bytes + a->kv_bytes;
+    return work;
+}
+
+/* n operations of a kind. */
+static void count_ops(count_device *d, count_kind *k, const count_step *step, double token_bytes,
+                      double n) {
+    dev_account one = {0};
+    roof_op work = work_of(k, step, token_bytes, &one);
+    roof_time time = {0, ROOF_BY_OVERHEAD};
+    if (d->params.timer != NULL) time = d->params.timer(d->params.machine, &work);
+    d->account.flops += n * one.flops;
+    d->account.weight_bytes += n * one.weight_bytes;
+    d->account.kv_bytes += n * one.kv_bytes;
+    d->account.seconds += n * time.seconds;
+    d->bounds[time.bound] += n * time.seconds;
+    k->n_runs += (uint64_t)n;
+    k->flops += n * work.flops;
+    k->bytes += n * work.bytes;
+    k->seconds += n * time.seconds;
+}
+
+static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
+                        const count_step *step) {
+    for (size_t i = 0; i < n_kinds; i++) {
+        count_kind *k = &kinds[i];
+        if (!count_uses_cache(&k->op) || step->kv == NULL) {
+            count_ops(d, k, step, 0, k->n);
+            continue;
+        }
+        /* A group's first layers may be kept in another type. */
+        const dev_kv_layout *l = &step->kv->layout;
+        uint32_t g = k->op.group, n_f16 = l->groups[g].n_f16_layers;
+        uint32_t n_first = n_f16 < k->n ? n_f16 : k->n;
+        if (n_first > 0) count_ops(d, k, step, (double)dev_kv_token_bytes(l, g, 0), n_first);
+        if (n_first < k->n)
+            count_ops(d, k, step, (double)dev_kv_token_bytes(l, g, n_first), k->n - n_first);
+    }
+}
+
+static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
+                                 ridge_error *err) {
+    count_device *count = (count_device *)d;
+    count->account = (dev_account){0};
+    memset(count->bounds, 0, sizeof count->bounds);
+    if (batch->n_tokens == 0 || batch->n_tokens > c->max_tokens || batch->n_seqs > batch->n_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "batch of %u tokens in %u sequences, at most %u",
+                          batch->n_tokens, batch->n_seqs, c->max_tokens);
+    count_step step = {.n_rows = batch->n_tokens, .kv = kv};
+    look(c, batch, &step);
+    count_kinds(count, c->kinds, c->n_body, &step);
+    c->n_tokens = batch->n_tokens;
+    return RIDGE_OK;
+}
+
+static ridge_status count_wait(device *d, ridge_error *err) {
+    (void)d;
+    (void)err;
+    return RIDGE_OK;
+}
+
+static ridge_status count_head(device *d, dev_compiled *c, const uint32_t *rows, uint32_t n_rows,
+                               float *logits, ridge_error *err) {
+    (void)rows;
+    (void)logits;
+    if (n_rows == 0 || n_rows > c->n_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "logits of %u rows of %u", n_rows, c->n_tokens);
+    count_kinds((count_device *)d, c->kinds + c->n_body, c->n_kinds - c->n_body,
+                &(count_step){.n_rows = n_rows});
+    return RIDGE_OK;
+}
+
+static void count_share(device *d, uint32_t n, dev_share_fn fn, void *context) {
+    (void)d;
+    for (uint32_t i = 0; i < n; i++) fn(context, 0, i);
+}
+
+static void count_account(const device *d, dev_account *out) {
+    *out = ((const count_device *)d)->account;
+}
+
+void device_count_bounds(const device *d, double out[ROOF_N_BOUNDS]) {
+    memcpy(out, ((const count_device *)d)->bounds, sizeof(double[ROOF_N_BOUNDS]));
+}
+
+static size_t count_profile(device *d, dev_compiled *c, dev_profile_row *out, size_t max) {
+    (void)d;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_kinds; i++) {
+        count_kind *k = &c->kinds[i];
+        dev_profile_row row = {
+            .n = k->n_runs, .seconds = k->seconds, .flops = k->flops, .bytes = k->bytes};
+        count_name(&k->op, row.name);
+        k->n_runs = 0;
+        k->seconds = k->flops = k->bytes = 0;
+        if (n == max) continue;
+        size_t at = n++;
+        for (; at > 0 && out[at - 1].seconds < row.seconds; at--) out[at] = out[at - 1];
+        out[at] = row;
+    }
+    return n;
+}
+
+static const device_vtable vtable = {
+    .destroy = count_destroy,
+    .weight_upload = count_weight_upload,
+    .weight_free = count_weight_free,
+    .kv_create = count_kv_create,
+    .kv_free = count_kv_free,
+    .kv_copy = count_kv_copy,
+    .kv_read_block = count_kv_read_block,
+    .kv_write_block = count_kv_write_block,
+    .compile = count_compile,
+    .compiled_free = count_compiled_free,
+    .submit = count_submit,
+    .wait = count_wait,
+    .head = count_head,
+    .share = count_share,
+    .account = count_account,
+    .profile = count_profile,
+};
+
+ridge_status device_count_create(device **out, const count_params *p, ridge_error *err) {
+    count_device *d = mem_zalloc(1, sizeof *d);
+    if (d == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "device");
+    d->base.vtable = &vtable;
+    d->params = *p;
+    *out = &d->base;
+    return RIDGE_OK;
+}

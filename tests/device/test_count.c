@@ -1,0 +1,292 @@
+/* device/count: what it counts against what the cpu device says that it did, on the programs of
+ * every architecture; against sums done by hand from published shapes; and its times against the
+ * roofline. */
+#include "unit.h"
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "device/count/count.h"
+#include "device_rig.h"
+#include "model/model.h"
+#include "roof/work.h"
+#include "tiny_model.h"
+
+#define MAX_TOKENS 64
+#define BLOCK 16
+#define MAX_SEQS 4
+
+/* A model on a device, with a cache. */
+typedef struct {
+    device *d;
+    gguf *file;
+    model *m;
+    dev_kv *kv;
+    dev_compiled *c;
+} rig;
+
+static void near(double found, double expected, double tolerance) {
+    if (!(fabs(found - expected) <= tolerance)) fail_msg("%.17g, expected %.17g", found, expected);
+}
+
+static device *counter(const count_params *p) {
+    device *d = NULL;
+    ridge_error err = {0};
+    if (device_count_create(&d, p, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    return d;
+}
+
+static void prepare(rig *r, dev_kv_type type, uint32_t n_blocks, uint32_t max_tokens) {
+    ridge_error err = {0};
+    dev_kv_layout layout = {.n_groups = r->m->n_groups, .block_size = BLOCK, .type = type};
+    for (uint32_t g = 0; g < layout.n_groups; g++) {
+        layout.groups[g] = r->m->groups[g];
+        layout.groups[g].n_blocks = n_blocks;
+    }
+    layout.groups[0].n_f16_layers = 1;
+    const device_vtable *v = r->d->vtable;
+    if (v->kv_create(r->d, &r->kv, &layout, &err) != RIDGE_OK ||
+        v->compile(r->d, &r->c, &r->m->program, max_tokens, &err) != RIDGE_OK)
+        fail_msg("%s", err.text);
+}
+
+static rig open_file(device *d, const char *path, dev_kv_type type) {
+    rig r = {.d = d};
+    ridge_error err = {0};
+    if (gguf_open(&r.file, path, &err) != RIDGE_OK ||
+        model_open(&r.m, r.file, d, NULL, &err) != RIDGE_OK)
+        fail_msg("%s", err.text);
+    prepare(&r, type, 40, MAX_TOKENS);
+    return r;
+}
+
+static rig open_shape(device *d, const model_config *config) {
+    rig r = {.d = d};
+    ridge_error err = {0};
+    if (model_open_shape(&r.m, config, d, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    prepare(&r, DEV_KV_F16, 1u << 20, 1u << 20);
+    return r;
+}
+
+static void close_rig(rig *r) {
+    r->d->vtable->compiled_free(r->d, r->c);
+    r->d->vtable->kv_free(r->d, r->kv);
+    model_close(r->m);
+    gguf_close(r->file);
+    r->d->vtable->destroy(r->d);
+}
+
+typedef struct {
+    uint32_t n_seqs, n_wanted;
+    struct {
+        uint32_t n_rows, n_context;
+    } seqs[MAX_SEQS];
+} load;
+
+static dev_account run(const rig *r, const load *l) {
+    static int32_t tokens[MAX_TOKENS], positions[MAX_TOKENS], table[64];
+    static float logits[DEV_HEAD_ROWS * TINY_N_VOCAB];
+    dev_seq seqs[MAX_SEQS];
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < l->n_seqs; s++) {
+        seqs[s] = (dev_seq){.first_row = n,
+                            .n_rows = l->seqs[s].n_rows,
+                            .n_context = l->seqs[s].n_context,
+                            .blocks = {table, table}};
+        for (uint32_t i = 0; i < seqs[s].n_rows; i++, n++)
+            positions[n] = (int32_t)(seqs[s].n_context - seqs[s].n_rows + i);
+    }
+    dev_batch batch = {n, l->n_seqs, tokens, positions, seqs};
+    const uint32_t rows[DEV_HEAD_ROWS] = {0};
+    ridge_error err = {0};
+    const device_vtable *v = r->d->vtable;
+    if (v->submit(r->d, r->c, r->kv, &batch, &err) != RIDGE_OK || v->wait(r->d, &err) != RIDGE_OK)
+        fail_msg("%s", err.text);
+    if (l->n_wanted > 0)
+        assert_int_equal(v->head(r->d, r->c, rows, l->n_wanted, logits, &err), RIDGE_OK);
+    dev_account a;
+    v->account(r->d, &a);
+    return a;
+}
+
+static const load loads[] = {
+    {1, 0, {{7, 7}}},
+    {1, 1, {{7, 7}}},
+    {1, 1, {{1, 100}}},
+    {1, 1, {{3, 12}}},
+    {3, 3, {{1, 5}, {1, 17}, {1, 120}}},
+    {4, 3, {{1, 9}, {20, 33}, {4, 104}, {11, 11}}},
+};
+
+static void test_counts_what_the_cpu_does(void **state) {
+    (void)state;
+    static const dev_kv_type types[] = {DEV_KV_F16, DEV_KV_F32, DEV_KV_Q8_0};
+    for (int kind = 0; tiny_kinds[kind] != NULL; kind++) {
+        char *path = tiny_model_write(tiny_kinds[kind]);
+        for (size_t t = 0; t < 3; t++) {
+            rig cpu = open_file(open_device(NULL, 1, false), path, types[t]);
+            rig count = open_file(counter(&(count_params){0}), path, types[t]);
+            assert_int_equal(cpu.m->n_parameters, count.m->n_parameters);
+            for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+                dev_account did = run(&cpu, &loads[i]), says = run(&count, &loads[i]);
+                assert_true(did.flops > 0 && did.weight_bytes > 0 && did.kv_bytes > 0);
+                near(says.flops, did.flops, 0);
+                near(says.weight_bytes, did.weight_bytes, 0);
+                near(says.kv_bytes, did.kv_bytes, 0);
+                near(says.seconds, 0, 0);
+            }
+            close_rig(&cpu);
+            close_rig(&count);
+        }
+        unlink(path);
+        mem_free(path);
+    }
+}
+
+/* Row by row, as the definition has it. */
+static void test_tokens_seen_and_read(void **state) {
+    (void)state;
+    const uint32_t windows[] = {0, 1, 5, 16};
+    for (size_t w = 0; w < 4; w++)
+        for (uint32_t first = 0; first < 20; first++)
+            for (uint32_t n = 1; n < 20; n++) {
+                double seen = 0, read = 0;
+                for (uint32_t j = 0; j < first + n; j++) {
+                    bool any = false;
+                    for (uint32_t i = first; i < first + n; i++) {
+                        bool sees = j <= i && (windows[w] == 0 || i - j < windows[w]);
+                        seen += sees;
+                        any |= sees;
+                    }
+                    read += any;
+                }
+                near(work_seen_tokens(windows[w], first, n), seen, 0);
+                near(work_read_tokens(windows[w], first, n), read, 0);
+            }
+}
+
+/* Llama 3.1 8B: config.json of meta-llama/Llama-3.1-8B. */
+static const model_config llama_8b = {.arch = ARCH_LLAMA,
+                                      .n_vocab = 128256,
+                                      .n_layers = 32,
+                                      .n_embd = 4096,
+                                      .n_ff = 14336,
+                                      .n_heads = 32,
+                                      .n_kv_heads = 8,
+                                      .head_dim = 128,
+                                      .n_context = 131072,
+                                      .norm_eps = 1e-5f,
+                                      .rope = {.base = 500000, .factor = 1, .n_rot = 128},
+                                      .attn_scale = 0.088f,
+                                      .embed_scale = 1};
+
+#define PARAMETERS 8030261248.0 /* published: huggingface.co/meta-llama/Llama-3.1-8B */
+#define EMBEDDING (128256.0 * 4096)
+#define MATRICES (PARAMETERS - 2 * EMBEDDING - 65 * 4096) /* without the head; 65 norms */
+#define KV_TOKEN 131072.0                                 /* bytes: 2 * 32 layers * 8 * 128 * 2 */
+
+static void test_llama_by_hand(void **state) {
+    (void)state;
+    rig r = open_shape(counter(&(count_params){0}), &llama_8b);
+    assert_int_equal(r.m->n_parameters, 8030261248);
+    /* Decode of 2 at contexts of 100 and 50, both logits wanted. */
+    dev_account a = run(&r, &(load){2, 2, {{1, 100}, {1, 50}}});
+    near(a.weight_bytes, 2 * (PARAMETERS - EMBEDDING) + 2 * 2 * 4096, 0);
+    near(a.kv_bytes, KV_TOKEN * (150 + 2), 0);
+    near(a.flops, 2 * 2 * (MATRICES + EMBEDDING) + 32 * 4 * 4096.0 * 150, 0);
+    /* A prompt of 60, its last logits wanted. */
+    a = run(&r, &(load){1, 1, {{60, 60}}});
+    near(a.kv_bytes, KV_TOKEN * (60 + 60), 0);
+    near(a.flops, 2 * 60 * MATRICES + 2 * EMBEDDING + 32 * 4 * 4096.0 * (60 * 61 / 2), 0);
+    close_rig(&r);
+}
+
+static void test_bits(void **state) {
+    (void)state;
+    rig r = open_shape(counter(&(count_params){.weight_bits = 4.5}), &llama_8b);
+    dev_account a = run(&r, &(load){1, 1, {{1, 1}}});
+    near(a.weight_bytes, 4.5 / 8 * (MATRICES + EMBEDDING + 4096) + 2 * 65 * 4096.0, 0);
+    close_rig(&r);
+}
+
+static void test_times(void **state) {
+    (void)state;
+    const roof_ideal h100 = {
+        .linear_ops_per_s = 989e12, .attention_ops_per_s = 989e12, .bytes_per_s = 3.35e12};
+    const count_params p = {.timer = roof_ideal_time, .machine = &h100};
+    rig r = open_shape(counter(&p), &llama_8b);
+    double bounds[ROOF_N_BOUNDS];
+    /* One row waits for the memory in every operation. */
+    dev_account a = run(&r, &(load){1, 1, {{1, 1000}}});
+    near(a.seconds, (a.weight_bytes + a.kv_bytes) / 3.35e12, 1e-12);
+    device_count_bounds(r.d, bounds);
+    near(bounds[ROOF_BY_MEMORY], a.seconds, 1e-12);
+    /* A long prompt for the arithmetic, but where there is none or next to none. */
+    dev_seq seq = {.n_rows = 8192, .n_context = 8192};
+    dev_batch batch = {.n_tokens = 8192, .n_seqs = 1, .seqs = &seq};
+    assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, NULL), RIDGE_OK);
+    r.d->vtable->account(r.d, &a);
+    device_count_bounds(r.d, bounds);
+    near(bounds[ROOF_BY_COMPUTE], a.flops / 989e12, 1e-9);
+    near(bounds[ROOF_BY_COMPUTE] + bounds[ROOF_BY_MEMORY], a.seconds, 1e-12);
+    assert_true(bounds[ROOF_BY_MEMORY] < 0.01 * a.seconds);
+    /* The rows of the profile are the account. */
+    dev_profile_row rows[32];
+    size_t n = r.d->vtable->profile(r.d, r.c, rows, 32);
+    n = r.d->vtable->profile(r.d, r.c, rows, 32);
+    for (size_t i = 0; i < n; i++) assert_int_equal(rows[i].n, 0);
+    assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, NULL), RIDGE_OK);
+    n = r.d->vtable->profile(r.d, r.c, rows, 32);
+    double seconds = 0, flops = 0;
+    for (size_t i = 0; i < n; i++) {
+        seconds += rows[i].seconds;
+        flops += rows[i].flops;
+        if (strcmp(rows[i].name, "linear 4096 -> 14336 + 14336") == 0)
+            assert_int_equal(rows[i].n, 32);
+    }
+    near(seconds, a.seconds, 1e-12);
+    near(flops, a.flops, 1);
+    close_rig(&r);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    rig r = open_shape(counter(&(count_params){0}), &llama_8b);
+    ridge_error err = {0};
+    dev_seq seq = {.n_rows = 1, .n_context = 1};
+    dev_batch batch = {.n_tokens = 0, .n_seqs = 0, .seqs = &seq};
+    assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, &err), RIDGE_EINVAL);
+    batch = (dev_batch){.n_tokens = 1, .n_seqs = 2, .seqs = &seq};
+    assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, NULL), RIDGE_EINVAL);
+    batch.n_seqs = 1;
+    assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, NULL), RIDGE_OK);
+    assert_int_equal(r.d->vtable->head(r.d, r.c, NULL, 2, NULL, NULL), RIDGE_EINVAL);
+    assert_int_equal(r.d->vtable->head(r.d, r.c, NULL, 1, NULL, NULL), RIDGE_OK);
+    dev_op op = {.kind = DEV_LINEAR, .in = {0, DEV_NONE}, .out = {0, DEV_NONE, DEV_NONE}};
+    uint32_t width = 1;
+    dev_program bad = {.ops = &op, .n_ops = 1, .head_start = 1, .widths = &width, .n_values = 1};
+    dev_compiled *c = NULL;
+    assert_int_equal(r.d->vtable->compile(r.d, &c, &bad, 1, NULL), RIDGE_EINVAL);
+    dev_weight *w = NULL;
+    assert_int_equal(r.d->vtable->weight_upload(r.d, &w, QUANT_F16, NULL, 0, 4, false, NULL),
+                     RIDGE_EINVAL);
+    close_rig(&r);
+    /* A device that computes cannot do without the numbers. */
+    device *cpu = open_device(NULL, 1, false);
+    assert_int_equal(cpu->vtable->weight_upload(cpu, &w, QUANT_F16, NULL, 2, 4, false, NULL),
+                     RIDGE_EINVAL);
+    cpu->vtable->destroy(cpu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts_what_the_cpu_does),
+        cmocka_unit_test(test_tokens_seen_and_read),
+        cmocka_unit_test(test_llama_by_hand),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
