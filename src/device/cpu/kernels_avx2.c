@@ -11,5 +11,6 @@ const cpu_kernels cpu_kernels_avx2 = {
     .isa = "avx2",
     .unpack = cpu_unpack_avx2,
     .gemm = cpu_gemm_avx2,
+    .gemm_packed = cpu_gemm_packed_avx2,
     VECTOR_KERNELS,
 };

@@ -1,8 +1,14 @@
 /* device/cpu/linear_avx2: the integer product on AVX2.
  *
- * maddubs multiplies unsigned quants by signed activations in pairs of 16 bits; quants of up to 6
- * bits cannot saturate it. Those of 8 bits go as |q - 128| times the activation with its sign:
- * 128 * 127 * 2 fits, and no zero has to be taken off afterwards.
+ * maddubs multiplies 4 consecutive K of 8 rows by 4 activations, in sums of two of 16 bits. Those
+ * of small quants stay in 16 bits over several quads before they are widened: quants of up to 4
+ * bits over a whole block (32 * 15 * 127 / 2 < 2^15). Those of 8 bits go as |q - 128| times the
+ * activation with its sign: 2 * 128 * 127 fits, and no zero has to be taken off afterwards.
+ *
+ * Few tokens take a panel's quants in registers on their way from memory; for many, a panel is
+ * unpacked to bytes once. Either way a block of 16 rows is multiplied by tiles of 4 tokens: 8
+ * integer accumulators of the 16 registers, 6 loads for each 8 products. The float sums stay in
+ * memory, which the first-level cache is: a block adds to each but once or twice.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -10,7 +16,7 @@
 #include "device/cpu/linear.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define TOKENS 4 /* of a register tile: 4 float and 4 integer accumulators */
+#define TOKENS 4 /* of a register tile */
 
 INLINE __m256i load(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
@@ -52,30 +58,90 @@ INLINE __m256i quants(cpu_planes planes, const uint8_t *p, int quad) {
     return _mm256_setzero_si256();
 }
 
-INLINE void unpack_quants(cpu_planes planes, const uint8_t *p, uint8_t *q) {
-#pragma GCC unroll 8
-    for (int quad = 0; quad < CPU_QUADS; quad++)
-        for (int half = 0; half < 2; half++)
-            _mm256_storeu_si256((__m256i *)(void *)(q + quad * 64 + half * 32),
-                                quants(planes, p + half * 32, quad));
-}
-
-static void block_quants(cpu_planes planes, const uint8_t *block, uint8_t *q) {
+/* So many quads of sums of two fit 16 bits. */
+INLINE int quads_in_16_bits(cpu_planes planes) {
     switch (planes) {
-    case CPU_U2: unpack_quants(CPU_U2, block, q); break;
-    case CPU_U3: unpack_quants(CPU_U3, block, q); break;
-    case CPU_U4: unpack_quants(CPU_U4, block, q); break;
-    case CPU_U4_TABLE: unpack_quants(CPU_U4_TABLE, block, q); break;
-    case CPU_U5: unpack_quants(CPU_U5, block, q); break;
-    case CPU_U6: unpack_quants(CPU_U6, block, q); break;
-    case CPU_U8: memcpy(q, block, CPU_BLOCK * CPU_PANEL); break;
+    case CPU_U2:
+    case CPU_U3:
+    case CPU_U4: return 8;
+    case CPU_U5: return 4;
+    case CPU_U6: return 2;
+    case CPU_U4_TABLE:
+    case CPU_U8: return 1;
     }
+    return 1;
 }
 
-void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
-                     cpu_ublock *out) {
-    cpu_unpack_blocks(f, panel, n_blocks, block_quants, out);
+/* Scales -------------------------------------------------------------------------------------- */
+
+/* Of 8 rows; per half. */
+typedef struct {
+    __m256 s[2], m[2];
+} scales;
+
+INLINE __m256 half8(const uint8_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+
+INLINE __m256 unsigned8(__m128i b) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b));
+}
+
+INLINE __m256 signed8(__m128i b) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
+}
+
+/* Of one block and its rows [row, row + 8): the products of the file's formula, each rounded once
+ * or not at all. */
+INLINE scales block_scales(cpu_scaling scaling, const uint8_t *head, const uint8_t *sub,
+                           uint32_t row) {
+    const __m128i low = _mm_set1_epi8(15);
+    scales r = {.s = {half8(head + 2 * row)}};
+    __m256 minus = _mm256_setzero_ps();
+    __m128i a = _mm_setzero_si128(), b = a;
+    if (scaling == CPU_SUB_MIN || scaling == CPU_SUB_HALF_MIN)
+        minus = _mm256_xor_ps(half8(head + 32 + 2 * row), _mm256_set1_ps(-0.0f));
+    if (scaling >= CPU_SUB_MIN) {
+        a = _mm_loadl_epi64((const __m128i *)(const void *)(sub + row));
+        b = _mm_loadl_epi64((const __m128i *)(const void *)(sub + 16 + row));
+    }
+    switch (scaling) {
+    case CPU_SCALE: break;
+    case CPU_SCALE_MIN: r.m[0] = half8(head + 32 + 2 * row); break;
+    case CPU_SUB_MIN:
+        r.s[0] = _mm256_mul_ps(r.s[0], unsigned8(a));
+        r.m[0] = _mm256_mul_ps(minus, unsigned8(b));
+        break;
+    case CPU_SUB_HALF:
+        r.s[1] = _mm256_mul_ps(r.s[0], signed8(b));
+        r.s[0] = _mm256_mul_ps(r.s[0], signed8(a));
+        break;
+    case CPU_SUB_HALF_MIN:
+        r.s[1] = _mm256_mul_ps(r.s[0], unsigned8(_mm_and_si128(b, low)));
+        r.s[0] = _mm256_mul_ps(r.s[0], unsigned8(_mm_and_si128(a, low)));
+        r.m[0] = _mm256_mul_ps(minus, unsigned8(_mm_and_si128(_mm_srli_epi16(a, 4), low)));
+        r.m[1] = _mm256_mul_ps(minus, unsigned8(_mm_and_si128(_mm_srli_epi16(b, 4), low)));
+        break;
+    }
+    return r;
+}
+
+INLINE bool has_halves(cpu_scaling s) {
+    return s == CPU_SUB_HALF || s == CPU_SUB_HALF_MIN;
+}
+
+INLINE bool has_min(cpu_scaling s) {
+    return s == CPU_SCALE_MIN || s == CPU_SUB_MIN || s == CPU_SUB_HALF_MIN;
+}
+
+/* One block ------------------------------------------------------------------------------------ */
+
+/* A format as the compiler knows it: constants wherever this is inlined. */
+typedef struct {
+    cpu_planes planes;
+    cpu_scaling scaling;
+    bool packed; /* else a byte per quant */
+} form;
 
 INLINE __m256i four(const cpu_xblock *x, int quad) {
     int32_t v;
@@ -83,79 +149,210 @@ INLINE __m256i four(const cpu_xblock *x, int quad) {
     return _mm256_set1_epi32(v);
 }
 
-/* Quads [first, first + n) of 8 rows into isum; T is a constant. */
-INLINE void add_quads(const uint8_t *w, const cpu_xblock *x, int first, int n, int T, bool wide,
-                      __m256i isum[TOKENS]) {
-    const __m256i ones = _mm256_set1_epi16(1);
+/* Written out: gcc would make a tree of the sums, and spill its leaves. */
+INLINE __m256i add16(__m256i sum, __m256i more) {
+    __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(more));
+    return sum;
+}
+
+/* The quants times T tokens of quads [first, first + n) of 16 rows: n quads_in_16_bits at most. */
+INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int first, int n,
+                      __m256i isum[TOKENS][2]) {
+    const bool wide = quads_in_16_bits(f.planes) == 1;
+    const __m256i sign = _mm256_set1_epi8(-128);
+    __m256i sum[TOKENS][2];
 #pragma GCC unroll 8
     for (int quad = first; quad < first + n; quad++) {
-        __m256i v = load(w + quad * 64), centred = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
-        if (wide) v = _mm256_abs_epi8(centred);
+        __m256i v[2], centred[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            v[r] = f.packed ? quants(f.planes, w + r * 32, quad) : load(w + quad * 64 + r * 32);
+            centred[r] = _mm256_xor_si256(v[r], sign);
+            if (wide) v[r] = _mm256_abs_epi8(centred[r]);
+        }
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
             __m256i y = four(&x[t], quad);
-            if (wide) y = _mm256_sign_epi8(y, centred);
-            __m256i sum = _mm256_madd_epi16(_mm256_maddubs_epi16(v, y), ones);
-            isum[t] = _mm256_add_epi32(isum[t], sum);
+#pragma GCC unroll 2
+            for (int r = 0; r < 2; r++) {
+                __m256i two =
+                    _mm256_maddubs_epi16(v[r], wide ? _mm256_sign_epi8(y, centred[r]) : y);
+                sum[t][r] = quad == first ? two : add16(sum[t][r], two);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 2 * T; i++)
+        isum[i / 2][i % 2] = _mm256_add_epi32(
+            isum[i / 2][i % 2], _mm256_madd_epi16(sum[i / 2][i % 2], _mm256_set1_epi16(1)));
+}
+
+/* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
+INLINE void add_block(form f, const uint8_t *w, const scales s[2], __m128i zero_shift,
+                      const cpu_xblock *x, int T, float *acc) {
+    const bool halves = has_halves(f.scaling), min = has_min(f.scaling);
+    const int n = halves ? 4 : 8,
+              step = quads_in_16_bits(f.planes) < n ? quads_in_16_bits(f.planes) : n;
+#pragma GCC unroll 2
+    for (int h = 0; h < 1 + halves; h++) {
+        __m256i isum[TOKENS][2];
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) {
+            __m256i start = _mm256_setzero_si256();
+            if (!min && quads_in_16_bits(f.planes) > 1)
+                start = _mm256_sll_epi32(_mm256_set1_epi32(cpu_half_nsum(&x[t], h, halves)),
+                                         zero_shift);
+            isum[t][0] = isum[t][1] = start;
+        }
+#pragma GCC unroll 8
+        for (int quad = 0; quad < n; quad += step) add_quads(f, w, x, T, h * 4 + quad, step, isum);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) {
+            const __m256 d = _mm256_set1_ps(x[t].d);
+            float xsum = 0;
+            if (min) xsum = halves ? x[t].d * (float)-cpu_half_nsum(&x[t], h, true) : x[t].xsum;
+#pragma GCC unroll 2
+            for (int r = 0; r < 2; r++) {
+                float *to = acc + t * CPU_PAIR + r * 8;
+                __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[t][r]),
+                                             _mm256_mul_ps(s[r].s[h], d), _mm256_load_ps(to));
+                if (min) sum = _mm256_fmadd_ps(s[r].m[h], _mm256_set1_ps(xsum), sum);
+                _mm256_store_ps(to, sum);
+            }
         }
     }
 }
 
-INLINE __m256 add_scaled(__m256 acc, __m256i isum, __m256 s, float d) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s, _mm256_set1_ps(d)), acc);
+/* The same times `width` tokens, four by four. */
+INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], __m128i zero_shift,
+                       const cpu_xblock *x, uint32_t width, float *acc) {
+    for (; width >= TOKENS; width -= TOKENS, x += TOKENS, acc += TOKENS * CPU_PAIR)
+        add_block(f, w, s, zero_shift, x, TOKENS, acc);
+    switch (width) {
+    case 3: add_block(f, w, s, zero_shift, x, 3, acc); break;
+    case 2: add_block(f, w, s, zero_shift, x, 2, acc); break;
+    case 1: add_block(f, w, s, zero_shift, x, 1, acc); break;
+    default: break;
+    }
 }
 
-/* T tokens of the tile from token t0, rows [row, row + 8). */
-INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, bool wide) {
+/* Panels --------------------------------------------------------------------------------------- */
+
+INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
-    const cpu_xblock *x = a->x + t0;
-    const cpu_ublock *w = a->w + row / CPU_PANEL * CPU_K_BLOCKS;
-    const uint32_t lane = row % CPU_PANEL; /* first row within the panel */
-    const int zero = f->zero_shift < 0 || wide ? 0 : 1 << f->zero_shift;
-    const int n_halves = f->halves ? 2 : 1;
-    float *out = a->acc + t0 * CPU_PAIR + row;
-    __m256 acc[TOKENS];
-#pragma GCC unroll 4
-    for (int t = 0; t < T; t++) acc[t] = _mm256_load_ps(out + t * CPU_PAIR);
-    for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width)
-        for (int h = 0; h < n_halves; h++) {
-            __m256i isum[TOKENS];
-            int32_t nsum[TOKENS];
-#pragma GCC unroll 4
-            for (int t = 0; t < T; t++) {
-                nsum[t] = cpu_half_nsum(&x[t], h, f->halves);
-                isum[t] = _mm256_set1_epi32(zero * nsum[t]);
-            }
-            if (n_halves == 1)
-                add_quads(w->q + lane * 4, x, 0, 8, T, wide, isum);
-            else if (h == 0)
-                add_quads(w->q + lane * 4, x, 0, 4, T, wide, isum);
-            else
-                add_quads(w->q + lane * 4, x, 4, 4, T, wide, isum);
-            __m256 s = _mm256_load_ps(w->s[h] + lane), m = _mm256_load_ps(w->m[h] + lane);
-#pragma GCC unroll 4
-            for (int t = 0; t < T; t++) {
-                acc[t] = add_scaled(acc[t], isum[t], s, x[t].d);
-                if (!f->has_min) continue;
-                float xsum = n_halves == 1 ? x[t].xsum : x[t].d * (float)-nsum[t];
-                acc[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(xsum), acc[t]);
+    const __m128i zero_shift = _mm_cvtsi32_si128(f->zero_shift);
+    const form kind = {planes, scaling, true};
+    const uint8_t *head = a->panel, *at = head + f->head_bytes;
+    const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
+    const uint32_t step = f->quant_bytes + f->sub_bytes;
+    const cpu_xblock *x = a->x;
+    for (uint32_t t = 0; t < a->width; t++)
+        memset(a->acc + (size_t)t * CPU_PAIR, 0, CPU_PANEL * sizeof *a->acc);
+    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += a->width, left--) {
+        if (left == 0) {
+            head = at;
+            at += f->head_bytes;
+            left = f->n_blocks;
+        }
+        for (uint32_t i = 0; i < step + 32; i += 64)
+            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
+        scales s[2];
+        for (uint32_t r = 0; r < 2; r++)
+            s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
+        add_tokens(kind, at, s, zero_shift, x, a->width, a->acc);
+        at += step;
+    }
+}
+
+INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
+                         const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out) {
+    const uint8_t *head = panel, *at = panel + f->head_bytes;
+    for (uint32_t b = 0; b < n_blocks; b++, out++) {
+        if (b > 0 && b % f->n_blocks == 0) {
+            head = at;
+            at += f->head_bytes;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < 2 * CPU_QUADS; i++)
+            _mm256_store_si256((__m256i *)(void *)(out->q + i * 32),
+                               quants(planes, at + i % 2 * 32, i / 2));
+        for (uint32_t row = 0; row < CPU_PANEL; row += 8) {
+            scales s = block_scales(scaling, head, at + f->quant_bytes, row);
+            for (int h = 0; h < 1 + has_halves(scaling); h++) {
+                _mm256_store_ps(out->s[h] + row, s.s[h]);
+                if (has_min(scaling)) _mm256_store_ps(out->m[h] + row, s.m[h]);
             }
         }
-#pragma GCC unroll 4
-    for (int t = 0; t < T; t++) _mm256_store_ps(out + t * CPU_PAIR, acc[t]);
+        at += f->quant_bytes + f->sub_bytes;
+    }
 }
 
-INLINE void gemm_rows(const cpu_gemm_args *a, uint32_t row, bool wide) {
-    uint32_t t = 0;
-    for (; t + TOKENS <= a->width; t += TOKENS) gemm_tile(a, t, TOKENS, row, wide);
-    for (; t < a->width; t++) gemm_tile(a, t, 1, row, wide);
+INLINE void fetch_next(cpu_fetch *f) {
+    for (int p = 0; p < 2; p++)
+        for (uint32_t i = 0; i < f->bytes && f->at[p] < f->end[p]; i += 64, f->at[p] += 64)
+            _mm_prefetch((const char *)f->at[p], _MM_HINT_T1);
+}
+
+INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_args *a) {
+    const __m128i zero_shift = _mm_cvtsi32_si128(a->format->zero_shift);
+    const form kind = {planes, scaling, false};
+    for (uint32_t p = 0; p < a->n_panels; p++) {
+        const cpu_ublock *w = a->w + p * CPU_K_BLOCKS;
+        const cpu_xblock *x = a->x;
+        for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
+            scales s[2];
+            for (int r = 0; r < 2; r++)
+                for (int h = 0; h < 1 + has_halves(scaling); h++) {
+                    s[r].s[h] = _mm256_load_ps(w->s[h] + 8 * r);
+                    s[r].m[h] = _mm256_load_ps(w->m[h] + 8 * r);
+                }
+            fetch_next(a->fetch);
+            add_tokens(kind, w->q, s, zero_shift, x, a->width, a->acc + p * CPU_PANEL);
+        }
+    }
+}
+
+/* Every entry chooses among the formats once per panel. */
+#define EACH_FORMAT(X)                                                                             \
+    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
+    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
+    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
+    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
+    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
+    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
+    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
+
+void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
+                     cpu_ublock *out) {
+    switch (f->type) {
+#define X(type, planes, scaling)                                                                   \
+    case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
+        EACH_FORMAT(X)
+#undef X
+    default: ridge_assert(f->type == QUANT_Q4_0);
+    }
+}
+
+void cpu_gemm_packed_avx2(const cpu_packed_args *a) {
+    switch (a->format->type) {
+#define X(type, planes, scaling)                                                                   \
+    case type: packed_panel(planes, scaling, a); break;
+        EACH_FORMAT(X)
+#undef X
+    default: ridge_assert(a->format->type == QUANT_Q4_0);
+    }
 }
 
 void cpu_gemm_avx2(const cpu_gemm_args *a) {
-    for (uint32_t row = 0; row < a->n_panels * CPU_PANEL; row += 8) {
-        if (a->format->zero_shift == 7)
-            gemm_rows(a, row, true);
-        else
-            gemm_rows(a, row, false);
+    switch (a->format->type) {
+#define X(type, planes, scaling)                                                                   \
+    case type: gemm_panels(planes, scaling, a); break;
+        EACH_FORMAT(X)
+#undef X
+    default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
 }
