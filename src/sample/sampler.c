@@ -115,9 +115,18 @@ static double report(sampler *s, int n_logprobs, sampler_result *out) {
     return logsumexp;
 }
 
+/* By (logit descending, id ascending), from 1. */
+static int32_t rank_of(int32_t id, const float *logits, int32_t n_vocab) {
+    float x = tame(logits[id]);
+    int32_t rank = 1;
+    for (int32_t i = 0; i < id; i++) rank += tame(logits[i]) >= x;
+    for (int32_t i = id + 1; i < n_vocab; i++) rank += tame(logits[i]) > x;
+    return rank;
+}
+
 void sampler_describe(sampler *s, const float *logits, int32_t id, int n_logprobs,
                       sampler_result *out) {
-    *out = (sampler_result){.id = id};
+    *out = (sampler_result){.id = id, .rank = rank_of(id, logits, s->row.n_vocab)};
     row_set(&s->row, logits, SPAN_LOG2E);
     row_settle(&s->row);
     out->logprob = sampler_logprob_of(logits[id], report(s, n_logprobs, out));

@@ -57,6 +57,7 @@ typedef struct {
 typedef struct {
     int32_t id;
     float logprob; /* when n_logprobs >= 0 */
+    int32_t rank;  /* of sampler_describe: its place in the order of `top`, from 1; else 0 */
     int n_top;
     sampler_logprob top[SAMPLER_MAX_LOGPROBS]; /* most likely first */
 } sampler_result;

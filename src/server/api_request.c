@@ -42,9 +42,9 @@ static bool read_prompts(api_request *r, int32_t n_vocab, api_error *e) {
         return api_fail(e, 400, "prompt", "'prompt' is empty");
     bool single = !json_is_array(given) || is_ids(given);
     size_t n = single ? 1 : json_array_size(given);
-    if (n * r->n > API_MAX_SEQUENCES)
+    if (n * r->best_of > API_MAX_SEQUENCES)
         return api_fail(e, 400, "prompt",
-                        "%zu prompts times %u choices make more than %d sequences", n, r->n,
+                        "%zu prompts times %u choices make more than %d sequences", n, r->best_of,
                         API_MAX_SEQUENCES);
     r->prompts = mem_zalloc(n, sizeof *r->prompts);
     if (r->prompts == NULL) return api_fail(e, 503, "prompt", "out of memory");
@@ -122,7 +122,7 @@ bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
         api_prompt *p = &r->prompts[i];
         if (p->text != NULL && !encode_prompt(r, p, p->text, p->n_text, b, param, e)) return false;
         if (!check_length(r, p, info.max_model_len, param, e)) return false;
-        bool counted = kind == API_COMPLETIONS && (r->echo || r->engine.sampling.n_logprobs >= 0);
+        bool counted = kind == API_COMPLETIONS && (r->echo || r->logprobs >= 0);
         if (counted && p->text == NULL && !decode_prompt(p, b, e)) return false;
     }
     return true;

@@ -12,8 +12,8 @@
 #include "server/api_error.h"
 #include "server/backend.h"
 
-#define API_MAX_CHOICES 128    /* n */
-#define API_MAX_SEQUENCES 2048 /* prompts times n */
+#define API_MAX_CHOICES 128    /* n, best_of */
+#define API_MAX_SEQUENCES 2048 /* prompts times best_of */
 #define API_MAX_STOPS 64
 #define API_MAX_STOP_BYTES 65536 /* of all together, as the engine takes them */
 #define API_MAX_BIASES 1024
@@ -37,7 +37,10 @@ typedef struct {
     bool add_special;
     bool return_token_ids;
     bool explain;        /* the answer says where its time went */
-    uint32_t n;          /* choices per prompt */
+    uint32_t n;          /* choices per prompt, ... */
+    uint32_t best_of;    /* ... the likeliest of so many candidates; not of a stream unless n */
+    int logprobs;        /* that the answer reports of each token; -1: none */
+    int prompt_logprobs; /* the same of the prompt's tokens, in a list of their own (vLLM's) */
     api_prompt *prompts; /* [n_prompts] owned */
     size_t n_prompts;
     engine_request engine; /* all but prompt, choice and user; its arrays live in `memory` */

@@ -34,7 +34,6 @@ static bool refuse_missing_features(const json_t *root, api_error *e) {
         "lora_path",
         "no_stop_trim",
         "prompt_embeds",
-        "prompt_logprobs",
         "regex",
         "repetition_detection",
         "return_hidden_states",
@@ -235,8 +234,26 @@ static bool read_logprobs(api_request *r, api_error *e) {
                             "'top_logprobs' is only allowed when 'logprobs' is true");
         top = wanted ? (top < 0 ? 0 : top) : -1;
     }
+    r->logprobs = (int)top;
     r->engine.sampling.n_logprobs = (int)top;
+    if (top < 0 && r->best_of > r->n) r->engine.sampling.n_logprobs = 0; /* to find the best */
     if (r->echo) r->engine.prompt_logprobs = (int)top;
+    return true;
+}
+
+/* vLLM's, which takes 0 in a stream, too, and leaves it out there. */
+static bool read_prompt_logprobs(api_request *r, api_error *e) {
+    const json_t *given = field_get(r->root, "prompt_logprobs");
+    int64_t top = -1;
+    r->prompt_logprobs = -1;
+    if (given == NULL || json_is_false(given)) return true;
+    if (!field_int(r->root, "prompt_logprobs", 0, SAMPLER_MAX_LOGPROBS, &top, e)) return false;
+    if (top > 0 && r->stream)
+        return api_fail(e, 400, "prompt_logprobs",
+                        "'prompt_logprobs' are not available when 'stream' is true");
+    if (r->stream) return true;
+    r->prompt_logprobs = (int)top;
+    if (top > r->engine.prompt_logprobs) r->engine.prompt_logprobs = (int)top;
     return true;
 }
 
@@ -255,11 +272,15 @@ static bool read_n(api_request *r, api_error *e) {
     if (!field_int(r->root, "n", 1, API_MAX_CHOICES, &n, e)) return false;
     best_of = n;
     if (!field_int(r->root, "best_of", 1, API_MAX_CHOICES, &best_of, e)) return false;
-    if (best_of != n)
+    if (best_of < n)
         return api_fail(e, 400, "best_of",
-                        "'best_of' must equal 'n' (%lld), got %lld: choosing "
-                        "the best of several is not supported",
-                        (long long)n, (long long)best_of);
+                        "'best_of' is %lld, fewer candidates than the %lld choices of 'n'",
+                        (long long)best_of, (long long)n);
+    if (best_of > n && r->stream)
+        return api_fail(e, 400, "best_of",
+                        "'best_of' above 'n' is not available when 'stream' is true: which "
+                        "candidates are the best is known at the end");
+    r->best_of = (uint32_t)best_of;
     r->n = (uint32_t)n;
     return true;
 }
@@ -299,7 +320,8 @@ bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e) {
     r->engine.special = !skip_special;
     r->add_special = add_special;
     if (!read_max_tokens(r, e) || !read_draws(r, e) || !read_bias(r, n_vocab, e) ||
-        !read_stop(r, e) || !read_stop_ids(r, n_vocab, e) || !read_logprobs(r, e))
+        !read_stop(r, e) || !read_stop_ids(r, n_vocab, e) || !read_logprobs(r, e) ||
+        !read_prompt_logprobs(r, e))
         return false;
     ridge_error err = {0};
     if (sampler_params_check(&r->engine.sampling, n_vocab, &err) != RIDGE_OK)

@@ -12,7 +12,10 @@ static bool is_chat(const choice *c) {
     return c->request->kind == API_CHAT;
 }
 static bool wants_logprobs(const choice *c) {
-    return c->request->engine.sampling.n_logprobs >= 0;
+    return c->request->logprobs >= 0;
+}
+static bool echoes_logprobs(const choice *c) {
+    return c->request->echo && wants_logprobs(c);
 }
 
 static void comma(buf *b) {
@@ -110,11 +113,44 @@ static void add_completion_logprob(choice *c, int32_t id, const sampler_result *
     buf_free(&shown);
 }
 
+/* `"id":{...}` as vLLM has it. */
+static void write_ranked(const choice *c, int32_t id, float logprob, int rank, buf *out) {
+    buf_printf(out, "\"%d\":{\"logprob\":", id);
+    write_logprob(logprob, out);
+    buf_printf(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    write_token_text(c, id, out);
+    buf_putc(out, '}');
+}
+
+/* The prompt's own token, then the likeliest ones. */
+static void add_prompt_logprob(choice *c, const sampler_result *t) {
+    buf *out = &c->prompt_logprobs;
+    buf_puts(out, ",{");
+    write_ranked(c, t->id, t->logprob, t->rank, out);
+    for (int i = 0; i < t->n_top && i < c->request->prompt_logprobs; i++) {
+        if (t->top[i].id == t->id) continue;
+        buf_putc(out, ',');
+        write_ranked(c, t->top[i].id, t->top[i].logprob, i + 1, out);
+    }
+    buf_putc(out, '}');
+}
+
+/* Each of two readers may have asked for fewer than the engine was. */
+static void add_prompt_token(choice *c, const sampler_result *t) {
+    sampler_result echoed = *t;
+    if (echoed.n_top > c->request->logprobs) echoed.n_top = c->request->logprobs;
+    if (echoes_logprobs(c)) add_completion_logprob(c, t->id, &echoed, true);
+    if (c->request->prompt_logprobs >= 0) add_prompt_logprob(c, t);
+}
+
 /* ---- events ---- */
 
 void choice_init(choice *c, generation *owner, const api_request *r, const api_prompt *p,
                  const server_backend *b, uint32_t index) {
     *c = (choice){.owner = owner, .request = r, .prompt = p, .backend = b, .index = index};
+    /* A prompt is described by its first choice alone, unless each of them shows it. */
+    c->describes =
+        r->engine.prompt_logprobs >= 0 && (index % r->best_of == 0 || echoes_logprobs(c));
     const char *shown = p->text != NULL ? p->text : p->decoded.data;
     size_t n = p->text != NULL ? p->n_text : p->decoded.len;
     if (r->echo) {
@@ -126,13 +162,14 @@ void choice_init(choice *c, generation *owner, const api_request *r, const api_p
 }
 
 void choice_free(choice *c) {
-    buf *all[] = {&c->text,   &c->ids,  &c->entries, &c->tokens,
-                  &c->values, &c->tops, &c->offsets, &c->miss};
+    buf *all[] = {&c->text, &c->ids,     &c->entries, &c->tokens,         &c->values,
+                  &c->tops, &c->offsets, &c->miss,    &c->prompt_logprobs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
 }
 
 static void add_token(choice *c, const sampler_result *t) {
     c->n_tokens++;
+    c->logprob += (double)t->logprob;
     c->last_id = t->id;
     if (c->request->return_token_ids) {
         comma(&c->ids);
@@ -146,14 +183,14 @@ static void add_token(choice *c, const sampler_result *t) {
 
 static void note_miss(choice *c, const engine_usage *u) {
     const engine_request *r = &c->request->engine;
-    bool asked = c->backend->info(c->backend->self).cache.prefix_caching && !r->no_cache &&
-                 r->prompt_logprobs < 0;
+    bool asked =
+        c->backend->info(c->backend->self).cache.prefix_caching && !r->no_cache && !c->describes;
     miss_write(c->backend, c->prompt->ids, (uint32_t)c->prompt->n_ids, u, asked, &c->miss);
 }
 
 void choice_event(choice *c, const engine_event *e) {
     if (e->is_prompt)
-        add_completion_logprob(c, e->token.id, &e->token, true);
+        add_prompt_token(c, &e->token);
     else if (e->has_token)
         add_token(c, &e->token);
     if (e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
@@ -256,13 +293,25 @@ void choice_write_chunk(const choice *c, bool role, buf *out) {
     buf_putc(out, '}');
 }
 
-void choice_write_whole(const choice *c, buf *out) {
+void choice_write_prompt_logprobs(const choice *described, buf *out) {
+    if (described->request->prompt_logprobs < 0) return;
+    buf_puts(out, ",\"prompt_logprobs\":[null");
+    write_parts(&described->prompt_logprobs, out);
+    buf_putc(out, ']');
+}
+
+double choice_mean_logprob(const choice *c) {
+    return c->n_tokens > 0 ? c->logprob / c->n_tokens : 0;
+}
+
+void choice_write_whole(const choice *c, const choice *described, buf *out) {
     buf_printf(out, "{\"index\":%u,", c->index);
     buf_puts(out, is_chat(c) ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
     write_text(c, out);
     if (is_chat(c)) buf_puts(out, ",\"refusal\":null}");
     write_logprobs(c, out);
     write_ending(c, out);
+    if (!is_chat(c)) choice_write_prompt_logprobs(described, out);
     buf_putc(out, '}');
 }
 

@@ -19,9 +19,11 @@ typedef struct {
     const server_backend *backend;
     uint64_t id; /* the engine's, while live */
     uint32_t index;
-    bool live;  /* its last event is still to come */
-    bool begun; /* the role has been sent (streams) */
+    bool describes; /* its events describe the prompt's tokens, too */
+    bool live;      /* its last event is still to come */
+    bool begun;     /* the role has been sent (streams) */
     uint32_t n_tokens;
+    double logprob; /* sum over its tokens, where they have them */
     engine_finish finish;
     engine_usage usage; /* once finished */
     metrics_sequence measured;
@@ -34,9 +36,10 @@ typedef struct {
     buf entries;                       /* chat logprobs */
     buf tokens, values, tops, offsets; /* completions logprobs */
     /* for the whole answer */
-    detokenizer pieces; /* of the tokens in logprobs, which stop strings do not hold back */
-    size_t n_chars;     /* before the next token's text */
-    int stop_string;    /* which one ended the text; -1: none */
+    buf prompt_logprobs; /* ",{...},{...}": of the prompt's tokens but the first */
+    detokenizer pieces;  /* of the tokens in logprobs, which stop strings do not hold back */
+    size_t n_chars;      /* before the next token's text */
+    int stop_string;     /* which one ended the text; -1: none */
     int32_t last_id;
 } choice;
 
@@ -47,9 +50,14 @@ void choice_event(choice *c, const engine_event *e);
 bool choice_has_news(const choice *c); /* something that a chunk should carry */
 void choice_clear(choice *c);
 
-/* One element of "choices": a chunk's delta, or the whole. `role`: the delta announces it. */
+/* One element of "choices": a chunk's delta, or the whole. `role`: the delta announces it.
+ * described: of the same prompt, a choice that describes it, if one was to. */
 void choice_write_chunk(const choice *c, bool role, buf *out);
-void choice_write_whole(const choice *c, buf *out);
+void choice_write_whole(const choice *c, const choice *described, buf *out);
+/* vLLM's member of a completion's choice, or of a chat's answer; nothing where it was not asked. */
+void choice_write_prompt_logprobs(const choice *described, buf *out);
+/* Per token; what best_of goes by. */
+double choice_mean_logprob(const choice *c);
 /* Once finished: where its time went, as the members of an object. */
 void choice_explain(const choice *c, buf *out);
 

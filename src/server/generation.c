@@ -6,6 +6,7 @@
  * until the worker and every sequence have let go of it: `conn` is set exactly while an answer is
  * owed.
  */
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -26,7 +27,7 @@ struct generation {
     double arrived_s;
     uint64_t number; /* of the server's requests */
     char id[160];
-    choice *choices; /* [n_choices], by prompt, then by sample */
+    choice *choices; /* [n_choices], by prompt, then by sample: the candidates */
     uint32_t n_choices;
     uint32_t n_live; /* sequences whose last event is still to come */
     bool submitted;
@@ -59,11 +60,51 @@ static void abandon(generation *g) {
     if (g->n_live == 0) generation_free(g);
 }
 
+/* ---- which candidates are the answer's choices ---- */
+
+static int by_likelihood(const void *a, const void *b) {
+    const choice *x = a, *y = b;
+    double mx = choice_mean_logprob(x), my = choice_mean_logprob(y);
+    if (mx > my) return -1;
+    if (mx < my) return 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+/* Brings the n best of each prompt's candidates to the front, in their order; nothing is live. */
+static void rank_candidates(generation *g) {
+    uint32_t n = g->request.n, best_of = g->request.best_of;
+    if (best_of == n) return;
+    for (uint32_t p = 0; p < g->request.n_prompts; p++) {
+        choice *candidates = &g->choices[p * best_of];
+        qsort(candidates, best_of, sizeof *candidates, by_likelihood);
+        for (uint32_t k = 0; k < n; k++) candidates[k].index = p * n + k;
+    }
+}
+
+static uint32_t n_shown(const generation *g) {
+    return g->n_choices / g->request.best_of * g->request.n;
+}
+
+/* The choice of that index. */
+static const choice *shown(const generation *g, uint32_t index) {
+    uint32_t n = g->request.n;
+    return &g->choices[index / n * g->request.best_of + index % n];
+}
+
+/* Of the candidates for its prompt, one that describes it; any, where none does. */
+static const choice *described(const generation *g, uint32_t index) {
+    uint32_t best_of = g->request.best_of;
+    const choice *candidates = &g->choices[index / g->request.n * best_of];
+    for (uint32_t k = 0; k < best_of; k++)
+        if (candidates[k].describes) return &candidates[k];
+    return candidates;
+}
+
 /* ---- what is written ---- */
 
 static engine_usage sum_usage(const generation *g) {
     engine_usage sum = {0};
-    uint32_t n = g->request.n;
+    uint32_t n = g->request.best_of;
     for (uint32_t i = 0; i < g->n_choices; i++) {
         const choice *c = &g->choices[i];
         sum.completion_tokens += c->n_tokens;
@@ -108,17 +149,17 @@ static void write_metrics(const generation *g, buf *out) {
 /* What was asked for with `explain`: of the choice that kept the client waiting longest, and of
  * several each. */
 static void write_explanation(const generation *g, buf *out) {
-    const choice *slowest = &g->choices[0];
+    const choice *slowest = shown(g, 0);
+    uint32_t n = n_shown(g);
     if (!g->request.explain) return;
-    for (uint32_t i = 1; i < g->n_choices; i++)
-        if (g->choices[i].measured.end_seen_s > slowest->measured.end_seen_s)
-            slowest = &g->choices[i];
+    for (uint32_t i = 1; i < n; i++)
+        if (shown(g, i)->measured.end_seen_s > slowest->measured.end_seen_s) slowest = shown(g, i);
     buf_puts(out, ",\"ridge\":{");
     choice_explain(slowest, out);
-    for (uint32_t i = 0; g->n_choices > 1 && i < g->n_choices; i++) {
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
         buf_puts(out, i == 0 ? ",\"choices\":[{" : ",{");
-        choice_explain(&g->choices[i], out);
-        buf_puts(out, i + 1 == g->n_choices ? "}]" : "}");
+        choice_explain(shown(g, i), out);
+        buf_puts(out, i + 1 == n ? "}]" : "}");
     }
     buf_putc(out, '}');
 }
@@ -208,14 +249,16 @@ static void reply_whole(generation *g) {
     buf *out = &g->out;
     write_envelope(g, false, out);
     buf_puts(out, ",\"service_tier\":null,\"choices\":[");
-    for (uint32_t i = 0; i < g->n_choices; i++) {
+    rank_candidates(g);
+    for (uint32_t i = 0; i < n_shown(g); i++) {
         if (i > 0) buf_putc(out, ',');
-        choice_write_whole(&g->choices[i], out);
+        choice_write_whole(shown(g, i), described(g, i), out);
     }
     buf_puts(out, "],");
     write_usage(g, out);
     write_metrics(g, out);
     write_explanation(g, out);
+    if (g->kind == API_CHAT) choice_write_prompt_logprobs(described(g, 0), out);
     write_prompt_ids(g, &g->choices[0], out);
     buf_putc(out, '}');
     conn_reply_json(g->conn, 200, out);
@@ -250,9 +293,9 @@ static void finish_answer(generation *g) {
 /* A prompt with its choices is one request to whoever counts them; one refused by a full queue,
  * some of its choices in it already, is none. */
 static void measure_prompts(const generation *g) {
-    for (uint32_t i = 0; i < g->n_choices; i += g->request.n) {
+    for (uint32_t i = 0; i < g->n_choices; i += g->request.best_of) {
         uint32_t longest = 0;
-        for (uint32_t k = 0; k < g->request.n; k++)
+        for (uint32_t k = 0; k < g->request.best_of; k++)
             if (g->choices[i + k].n_tokens > longest) longest = g->choices[i + k].n_tokens;
         metrics_prompt_done(&g->server->metrics, g->request.n, longest);
     }
@@ -329,6 +372,7 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     r.prompt = c->prompt->ids;
     r.n_prompt = c->prompt->n_ids;
     r.sampling.choice = sample;
+    if (!c->describes) r.prompt_logprobs = -1;
     r.explain = g->request.explain;
     r.user = c;
     ridge_status status = b->submit(b->self, &r, &c->id, &err);
@@ -349,7 +393,7 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
 
 static void submit(generation *g) {
     api_request *r = &g->request;
-    size_t n = r->n_prompts * r->n;
+    size_t n = r->n_prompts * r->best_of;
     g->submitted = true;
     g->choices = mem_zalloc(n, sizeof *g->choices);
     if (g->choices == NULL) {
@@ -359,9 +403,9 @@ static void submit(generation *g) {
     }
     g->n_choices = (uint32_t)n;
     for (uint32_t i = 0; i < g->n_choices; i++)
-        choice_init(&g->choices[i], g, r, &r->prompts[i / r->n], &g->server->backend, i);
+        choice_init(&g->choices[i], g, r, &r->prompts[i / r->best_of], &g->server->backend, i);
     for (uint32_t i = 0; i < g->n_choices; i++)
-        if (!submit_choice(g, &g->choices[i], i % r->n, &g->error)) {
+        if (!submit_choice(g, &g->choices[i], i % r->best_of, &g->error)) {
             fail_answer(g, &g->error);
             return;
         }

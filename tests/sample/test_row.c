@@ -228,8 +228,15 @@ static void test_logprobs_as_in_double(void **state) {
             if (exact < -9000) continue;
             assert_true(fabs((double)out.top[i].logprob - exact) < 1e-6 - 1e-7 * exact);
         }
-        /* the same from the other ways to it, bit for bit */
+        int32_t rank = 1;
+        for (int32_t i = 0; i < n; i++) {
+            float x = tamed(r->logits[i]), chosen = tamed(r->logits[out.id]);
+            rank += x > chosen || (!(x < chosen) && i < out.id);
+        }
+        /* the same from the other ways to it, bit for bit; but for the rank, which a draw leaves */
         sampler_describe(s, r->logits, out.id, p.n_logprobs, &described);
+        assert_int_equal(described.rank, rank);
+        described.rank = 0;
         assert_memory_equal(&described, &out, sizeof out);
         double logsumexp = sampler_logsumexp(r->logits, (size_t)n, "portable");
         float logprob = sampler_logprob_of(r->logits[out.id], logsumexp);
@@ -329,6 +336,7 @@ static void test_penalties_change_only_their_tokens(void **state) {
     sampler_draw(s, &plain, NULL, copy, 1, &again);
     assert_int_equal(again.id, out.id);
     sampler_describe(s, r->logits, out.id, 5, &again);
+    again.rank = 0;
     assert_memory_equal(&again, &out, sizeof out);
     row_destroy(&adjusted);
     free(copy);

@@ -114,6 +114,40 @@ static void test_values(void **state) {
     api_request_free(&r);
 }
 
+/* What the answer reports, and what the engine is asked for: enough for all readers of it. */
+static void test_logprobs_and_candidates(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        uint32_t n, best_of;
+        int logprobs, prompt_logprobs, of_engine, of_prompt;
+    } cases[] = {
+        {"\"n\":2", 2, 2, -1, -1, -1, -1},
+        {"\"n\":2,\"best_of\":5", 2, 5, -1, -1, 0, -1},
+        {"\"best_of\":128,\"logprobs\":3", 1, 128, 3, -1, 3, -1},
+        {"\"best_of\":null,\"prompt_logprobs\":null", 1, 1, -1, -1, -1, -1},
+        {"\"prompt_logprobs\":false", 1, 1, -1, -1, -1, -1},
+        {"\"prompt_logprobs\":0", 1, 1, -1, 0, -1, 0},
+        {"\"prompt_logprobs\":20,\"logprobs\":1", 1, 1, 1, 20, 1, 20},
+        {"\"prompt_logprobs\":2,\"logprobs\":4,\"echo\":true", 1, 1, 4, 2, 4, 4},
+        {"\"prompt_logprobs\":4,\"logprobs\":2,\"echo\":true", 1, 1, 2, 4, 2, 4},
+        {"\"prompt_logprobs\":0,\"stream\":true", 1, 1, -1, -1, -1, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        api_request r;
+        char body[200];
+        snprintf(body, sizeof body, "{\"prompt\":\"x\",%s}", cases[i].fields);
+        check_ok(&r, API_COMPLETIONS, body);
+        assert_int_equal(r.n, cases[i].n);
+        assert_int_equal(r.best_of, cases[i].best_of);
+        assert_int_equal(r.logprobs, cases[i].logprobs);
+        assert_int_equal(r.prompt_logprobs, cases[i].prompt_logprobs);
+        assert_int_equal(r.engine.sampling.n_logprobs, cases[i].of_engine);
+        assert_int_equal(r.engine.prompt_logprobs, cases[i].of_prompt);
+        api_request_free(&r);
+    }
+}
+
 static uint64_t salt_of(const char *salt) {
     api_request r;
     char body[600];
@@ -266,7 +300,22 @@ static void test_refusals(void **state) {
         {API_COMPLETIONS, "{\"prompt\":[1.5]}", 400, "prompt", "a token id"},
         {API_COMPLETIONS, "{\"prompt\":[-1]}", 400, "prompt", "-1"},
         {API_COMPLETIONS, "{\"prompt\":[258]}", 400, "prompt", "258 tokens"},
-        {API_COMPLETIONS, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", 400, "best_of", "3"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"n\":3,\"best_of\":2}", 400, "best_of", "is 2"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"best_of\":129}", 400, "best_of", "128"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"best_of\":1.5}", 400, "best_of", "an integer"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3,\"stream\":true}", 400,
+         "best_of", "'stream'"},
+        {API_COMPLETIONS,
+         "{\"prompt\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\","
+         "\"a\",\"a\","
+         "\"a\",\"a\",\"a\"],\"best_of\":128}",
+         400, "prompt", "17 prompts times 128"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"prompt_logprobs\":21}", 400, "prompt_logprobs",
+         "20"},
+        {API_COMPLETIONS, "{\"prompt\":\"x\",\"prompt_logprobs\":-1}", 400, "prompt_logprobs",
+         "-1"},
+        {API_CHAT, "{\"prompt_logprobs\":1,\"stream\":true," USER "}", 400, "prompt_logprobs",
+         "'stream'"},
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"logprobs\":true}", 400, "logprobs", "an integer"},
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"suffix\":\"y\"}", 400, "suffix", "not supported"},
         {API_COMPLETIONS, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", 400, "cache_salt", "empty"},
@@ -318,7 +367,8 @@ static void test_fields_of_other_servers(void **state) {
                                           "\"modalities\":[\"text\",\"audio\"]",
                                           "\"no_stop_trim\":true",
                                           "\"prompt_embeds\":\"x\"",
-                                          "\"prompt_logprobs\":0",
+                                          "\"prompt_logprobs\":true",
+                                          "\"prompt_logprobs\":-1",
                                           "\"regex\":\"x\"",
                                           "\"repetition_detection\":{}",
                                           "\"response_format\":{\"type\":\"json_object\"}",
@@ -336,7 +386,8 @@ static void test_fields_of_other_servers(void **state) {
                                           "\"truncate_prompt_tokens\":5",
                                           "\"use_beam_search\":true",
                                           "\"n\":0",
-                                          "\"best_of\":2",
+                                          "\"best_of\":0",
+                                          "\"best_of\":2,\"stream\":true",
                                           "\"stream_options\":[]",
                                           "\"logit_bias\":[]"};
     static const char *const no_difference[] = {
@@ -454,6 +505,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_and_nulls),
         cmocka_unit_test(test_what_cannot_fit_is_not_encoded),
+        cmocka_unit_test(test_logprobs_and_candidates),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_extras),

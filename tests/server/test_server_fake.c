@@ -2,6 +2,7 @@
  * stopping. Short enough for the sanitizers. */
 #include "unit.h"
 
+#include "server/json_field.h"
 #include "server_fixture.h"
 
 static void test_plain_routes(void **state) {
@@ -106,6 +107,97 @@ static void test_logprobs(void **state) {
     json_t *first = json_array_get(json_object_get(lp, "content"), 0);
     assert_int_equal(json_array_size(json_object_get(first, "top_logprobs")), 3);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(first, "bytes"), 0)), 'H');
+    json_decref(r);
+    stop(&f);
+}
+
+static json_t *choice_at(json_t *answer, size_t i) {
+    return json_array_get(json_object_get(answer, "choices"), i);
+}
+
+/* Of four candidates the fake likes 1 best, then 2, then 3 (fake_backend.c). */
+static void test_best_of(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    static const char *const bodies[] = {
+        "{\"prompt\":[\"a\",\"b\"],\"n\":3,\"best_of\":4,\"max_tokens\":5,\"logprobs\":0}",
+        "{\"prompt\":[\"a\",\"b\"],\"n\":3,\"best_of\":4,\"max_tokens\":5}"};
+    for (int k = 0; k < 2; k++) {
+        json_t *r = ask_json(&f, "/v1/completions", bodies[k]);
+        assert_int_equal(json_array_size(json_object_get(r, "choices")), 6);
+        assert_int_equal(usage_of(r, "completion_tokens"), 2 * 4 * 5);
+        assert_int_equal(usage_of(r, "prompt_tokens"), 4); /* with a BOS each */
+        for (size_t i = 0; i < 6; i++) {
+            json_t *lp = json_object_get(choice_at(r, i), "logprobs");
+            double value =
+                json_real_value(json_array_get(json_object_get(lp, "token_logprobs"), 0));
+            double expected = -.5 - 1. / ('H' + 3) + .125 * (double)(3 - i % 3);
+            assert_int_equal(json_integer_value(json_object_get(choice_at(r, i), "index")), i);
+            assert_true(k == 0 ? value > expected - 1e-6 && value < expected + 1e-6
+                               : json_is_null(lp)); /* of candidates 1, 2, 3 */
+        }
+        json_decref(r);
+    }
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\",\"best_of\":2,\"stream\":true}",
+                 400);
+    stop(&f);
+}
+
+/* What the fake says of the prompt's token of this id, as vLLM would. */
+static void check_described(json_t *entry, int id, size_t n_entries) {
+    char key[16];
+    snprintf(key, sizeof key, "%d", id);
+    json_t *own = json_object_get(entry, key);
+    double expected = -.5 - 1. / (id + 3);
+    assert_int_equal(json_object_size(entry), n_entries);
+    assert_int_equal(json_integer_value(json_object_get(own, "rank")), 1 + id % 7);
+    assert_true(json_real_value(json_object_get(own, "logprob")) > expected - 1e-6);
+    assert_true(json_real_value(json_object_get(own, "logprob")) < expected + 1e-6);
+    assert_true(json_is_text(json_object_get(own, "decoded_token"), (char[]){(char)id, '\0'}));
+    snprintf(key, sizeof key, "%d", id + 1);
+    if (n_entries > 1) /* the fake's second */
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(entry, key), "rank")),
+                         2);
+}
+
+static void test_prompt_logprobs(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    json_t *r = ask_json(&f, "/v1/completions",
+                         "{\"prompt\":[\"abc\",\"xy\"],\"prompt_logprobs\":2,\"max_tokens\":1,"
+                         "\"add_special_tokens\":false,\"n\":2,\"echo\":true,\"logprobs\":1}");
+    for (size_t i = 0; i < 4; i++) { /* each choice has its prompt's */
+        const char *prompt = i < 2 ? "abc" : "xy";
+        json_t *list = json_object_get(choice_at(r, i), "prompt_logprobs");
+        assert_int_equal(json_array_size(list), strlen(prompt));
+        assert_true(json_is_null(json_array_get(list, 0)));
+        for (size_t k = 1; k < strlen(prompt); k++)
+            check_described(json_array_get(list, k), prompt[k], 2);
+        json_t *lp = json_object_get(choice_at(r, i), "logprobs");
+        json_t *tops = json_object_get(lp, "top_logprobs");
+        assert_int_equal(json_array_size(tops), strlen(prompt) + 1);
+        assert_int_equal(json_object_size(json_array_get(tops, 1)), 1); /* as many as it asked */
+    }
+    assert_null(json_object_get(r, "prompt_logprobs"));
+    json_decref(r);
+    r = ask_json(&f, "/v1/completions",
+                 "{\"prompt\":\"a\",\"prompt_logprobs\":0,\"max_tokens\":0}");
+    json_t *list = json_object_get(choice_at(r, 0), "prompt_logprobs"); /* BOS, a */
+    assert_int_equal(json_array_size(list), 2);
+    check_described(json_array_get(list, 1), 'a', 1);
+    assert_true(json_is_null(json_object_get(choice_at(r, 0), "logprobs")));
+    assert_string_equal(string_at(r, "choices", 0, "text", NULL), "");
+    json_decref(r);
+    r = ask_json(&f, "/v1/chat/completions", CHAT ",\"prompt_logprobs\":0,\"best_of\":3}");
+    list = json_object_get(r, "prompt_logprobs");
+    assert_int_equal(json_array_size(list), strlen("user:hi\n"));
+    check_described(json_array_get(list, 1), 's', 1);
+    assert_null(json_object_get(choice_at(r, 0), "prompt_logprobs"));
+    json_decref(r);
+    r = ask_json(&f, "/v1/chat/completions", CHAT "}");
+    assert_null(json_object_get(r, "prompt_logprobs"));
     json_decref(r);
     stop(&f);
 }
@@ -499,13 +591,14 @@ static void test_port_in_use(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_routes),   cmocka_unit_test(test_whole_answers),
-        cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_one_connection), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_disconnect),     cmocka_unit_test(test_request_timeout),
-        cmocka_unit_test(test_api_key),        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_drain),          cmocka_unit_test(test_drain_limit),
-        cmocka_unit_test(test_stop_twice),     cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_plain_routes),    cmocka_unit_test(test_whole_answers),
+        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_best_of),
+        cmocka_unit_test(test_prompt_logprobs), cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_one_connection),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_disconnect),      cmocka_unit_test(test_request_timeout),
+        cmocka_unit_test(test_api_key),         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_drain_limit),
+        cmocka_unit_test(test_stop_twice),      cmocka_unit_test(test_storm),
         cmocka_unit_test(test_port_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,10 +80,12 @@ static void push_event(fake_backend *f, fake_sequence *s, const engine_event *e,
     signal_fd(f);
 }
 
-static void fill_token(const fake_sequence *s, int32_t id, sampler_result *t) {
+static void fill_token(const fake_sequence *s, int32_t id, int n_logprobs, sampler_result *t) {
     t->id = id;
-    t->logprob = -0.5f - 1.0f / (float)(id + 3);
-    t->n_top = s->r.sampling.n_logprobs > 0 ? s->r.sampling.n_logprobs : 0;
+    uint32_t choice = s->r.sampling.choice; /* of choices 0 to 3 the second is the likeliest, ... */
+    t->logprob = -0.5f - 1.0f / (float)(id + 3) + .125f * (float)(choice * 3 % 4);
+    t->rank = 1 + id % 7;
+    t->n_top = n_logprobs > 0 ? n_logprobs : 0;
     for (int i = 0; i < t->n_top; i++)
         t->top[i] = (sampler_logprob){i == 0 ? id : (id + i) % 256, t->logprob - (float)i};
 }
@@ -99,7 +101,7 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
     }
     while (s->r.prompt_logprobs >= 0 && s->n_prompt_said + 1 < s->r.n_prompt) {
         e = (engine_event){.is_prompt = true, .position = ++s->n_prompt_said};
-        fill_token(s, s->prompt[s->n_prompt_said], &e.token);
+        fill_token(s, s->prompt[s->n_prompt_said], s->r.prompt_logprobs, &e.token);
         push_event(f, s, &e, NULL);
     }
     if (s->r.prompt_only) {
@@ -113,7 +115,7 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
     if (s->n_sampled++ == 0) f->stats.prompt_tokens += s->r.n_prompt;
     f->stats.generation_tokens++;
     e = (engine_event){.has_token = true, .position = (uint32_t)s->r.n_prompt + s->n_sampled - 1};
-    fill_token(s, id, &e.token);
+    fill_token(s, id, s->r.sampling.n_logprobs, &e.token);
     put_bytes(&s->d, id, s->r.special, &text);
     if (over)
         e.finish = ENGINE_STOP;

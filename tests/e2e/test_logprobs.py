@@ -1,0 +1,91 @@
+"""best_of and prompt_logprobs through the official client, against what the same server says of the same draws."""
+import pytest
+
+openai = pytest.importorskip("openai")
+
+MODEL = "smollm2-135m"
+PROMPT = "The capital of France is Paris. The capital of Italy is"
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=300)
+
+
+def total(choice):
+    return sum(choice.logprobs.token_logprobs)
+
+
+def mean(choice):
+    return total(choice) / len(choice.logprobs.token_logprobs)
+
+
+def test_best_of(client):
+    """The candidates are the choices that n would give; of different lengths, so that means and sums differ."""
+    lengths_matter = 0
+    for seed in (5, 6):
+        args = dict(model=MODEL, prompt=["Once upon a time", "A list: one,"], seed=seed, temperature=1, max_tokens=12,
+                    stop=[".", " the"], logprobs=0)
+        every = client.completions.create(**args, n=6)
+        best = client.completions.create(**args, n=2, best_of=6)
+        for p in range(2):
+            candidates = every.choices[6 * p:6 * p + 6]
+            expected = sorted(candidates, key=mean, reverse=True)[:2]
+            lengths_matter += expected != sorted(candidates, key=total, reverse=True)[:2]
+            got = best.choices[2 * p:2 * p + 2]
+            assert [c.index for c in got] == [2 * p, 2 * p + 1]
+            assert [(c.text, c.logprobs) for c in got] == [(c.text, c.logprobs) for c in expected]
+        assert best.usage.completion_tokens == every.usage.completion_tokens
+        assert best.usage.prompt_tokens == every.usage.prompt_tokens
+    assert lengths_matter > 0
+    quiet = client.completions.create(**{**args, "logprobs": None}, n=2, best_of=6)
+    assert [(c.text, c.logprobs) for c in quiet.choices] == [(c.text, None) for c in best.choices]
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        client.completions.create(**args, n=2, best_of=3, stream=True)
+
+
+def check_entry(entry, id, value, likeliest, k):
+    """vLLM's entry of the prompt's token `id`, against echo's value of it and its likeliest alternatives."""
+    own = entry[str(id)]
+    assert own["logprob"] == value and isinstance(own["decoded_token"], str) and own["rank"] >= 1
+    assert len(entry) == (k if own["rank"] <= k else k + 1)
+    ranked = sorted(entry.values(), key=lambda e: e["rank"])
+    assert [e["rank"] for e in ranked[:k]] == list(range(1, k + 1))
+    assert [e["logprob"] for e in ranked] == sorted((e["logprob"] for e in ranked), reverse=True)
+    for e in ranked[:k]:
+        assert e["logprob"] <= likeliest[e["decoded_token"]]  # of several tokens with one text echo shows the likeliest
+
+
+def test_prompt_logprobs(server, client):
+    ids = server.json("/tokenize", {"prompt": PROMPT})["tokens"]
+    plain = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4, temperature=0)
+    echo = client.completions.create(model=MODEL, prompt=ids, echo=True, logprobs=20, max_tokens=0).choices[0].logprobs
+    for k in (0, 1, 5, 20):
+        for prompt in (PROMPT, ids):
+            answer = client.completions.create(model=MODEL, prompt=prompt, max_tokens=4, temperature=0,
+                                               extra_body={"prompt_logprobs": k})
+            assert answer.choices[0].text == plain.choices[0].text
+            assert answer.usage.prompt_tokens_details.cached_tokens == 0  # what is cached has no logits
+            entries = answer.choices[0].prompt_logprobs
+            assert len(entries) == len(ids) and entries[0] is None
+            for i in range(1, len(ids)):
+                check_entry(entries[i], ids[i], echo.token_logprobs[i], echo.top_logprobs[i], k)
+    several = client.completions.create(model=MODEL, prompt=[ids[:5], PROMPT], n=2, max_tokens=1, seed=1,
+                                        extra_body={"prompt_logprobs": 20})
+    assert [c.prompt_logprobs for c in several.choices] == [entries[:5]] * 2 + [entries] * 2
+
+
+def test_prompt_logprobs_of_chats(server, client):
+    args = dict(model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=2, temperature=0)
+    n = server.json("/tokenize", {"messages": args["messages"]})["count"]
+    plain = client.chat.completions.create(**args)
+    answer = client.chat.completions.create(**args, logprobs=True, extra_body={"prompt_logprobs": 2})
+    assert answer.choices[0].message.content == plain.choices[0].message.content
+    assert len(answer.prompt_logprobs) == n and answer.prompt_logprobs[0] is None
+    assert all(len(e) in (2, 3) for e in answer.prompt_logprobs[1:])
+    assert len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens
+    for bad in (21, -1, -2):
+        with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):
+            client.chat.completions.create(**args, extra_body={"prompt_logprobs": bad})
+    with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):
+        client.chat.completions.create(**args, stream=True, extra_body={"prompt_logprobs": 1})
