@@ -250,6 +250,11 @@ bool kv_cache_take(kv_cache *c, kv_seq *s, const kv_match *m, uint64_t salt, uin
     return true;
 }
 
+void kv_cache_skip(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
+    for (uint32_t g = 0; g < c->params.n_groups; g++)
+        kv_table_skip(&s->tables[g], c->pools[g], first_seen(c, g, n_tokens));
+}
+
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
     uint32_t n_blocks = blocks_for(c, n_tokens);
     for (uint32_t g = 0; g < c->params.n_groups; g++)

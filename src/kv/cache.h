@@ -70,6 +70,9 @@ kv_match kv_cache_find(const kv_cache *c, uint64_t salt, const int32_t *tokens, 
  * and take nothing else may happen. */
 bool kv_cache_take(kv_cache *c, kv_seq *s, const kv_match *m, uint64_t salt, uint32_t n_tokens,
                    uint32_t spare);
+/* The first n_tokens are filled from elsewhere, in blocks that the sequence has in full groups: of
+ * window groups it will only need those that tokens to come can see. Before the first commit. */
+void kv_cache_skip(kv_cache *c, kv_seq *s, uint32_t n_tokens);
 /* Blocks for n_tokens in the full groups: all, or false and no change. */
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens);
 /* The same in the window groups, which must have the room (kv_cache_window_blocks). */

@@ -40,6 +40,13 @@ void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first) {
     }
 }
 
+void kv_table_skip(kv_table *t, kv_pool *p, uint32_t first) {
+    ridge_assert(first <= t->max_blocks);
+    kv_table_trim(t, p, first);
+    for (; t->n_blocks < first; t->n_blocks++) t->blocks[t->n_blocks] = -1;
+    if (t->first < first) t->first = first;
+}
+
 void kv_table_release(kv_table *t, kv_pool *p) {
     kv_table_cut(t, p, t->first);
     t->first = t->n_blocks = 0;

@@ -30,6 +30,8 @@ ridge_status kv_table_grow(kv_table *t, kv_pool *p, uint32_t n_blocks) RIDGE_CHE
 void kv_table_cut(kv_table *t, kv_pool *p, uint32_t n_blocks);
 /* Gives back the blocks before `first`. */
 void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first);
+/* The same, but the table begins there even if it does not reach so far. */
+void kv_table_skip(kv_table *t, kv_pool *p, uint32_t first);
 /* Gives every block back, the last first; the table is empty then. */
 void kv_table_release(kv_table *t, kv_pool *p);
 

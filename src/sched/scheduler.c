@@ -194,6 +194,16 @@ static kv_match find(const scheduler *s, const sequence *q, uint32_t n_most) {
     return q->no_match ? (kv_match){0} : kv_cache_find(s->cache, q->salt, q->tokens, n_most);
 }
 
+/* What comes with q is as if it had been computed here; when q is preempted it is gone. */
+static void receive(scheduler *s, sequence *q) {
+    ridge_assert(q->n_received < q->n_tokens);
+    if (q->n_received > q->n_computed) {
+        kv_cache_skip(s->cache, &q->kv, q->n_received);
+        q->n_computed = q->n_received;
+    }
+    q->n_received = 0;
+}
+
 /* Lets q in, if there is room; without the copy of a partial block, if that is what is too much. */
 static bool start(scheduler *s, sequence *q, const kv_match *found, uint32_t spare) {
     kv_match m = *found;
@@ -206,6 +216,7 @@ static bool start(scheduler *s, sequence *q, const kv_match *found, uint32_t spa
     if (!q->admitted) note_hits(s, q, m.n_tokens);
     queue_remove(&s->waiting, q);
     q->n_computed = m.n_tokens;
+    receive(s, q);
     q->admitted = true;
     q->state = SEQUENCE_RUNNING;
     queue_insert(&s->running, q);

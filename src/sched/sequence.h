@@ -31,9 +31,11 @@ struct sequence {
      * proposes them for a sequence that lacks one token; the scheduler cuts them to what the step
      * computes; the engine counts off those that come true; those left at the commit are void. */
     uint32_t n_draft;
-    uint64_t salt; /* of the tenant, whose cached prefixes alone are used */
-    bool no_match; /* computes its whole prompt, whatever is cached */
-    int32_t *near; /* [n_near] of [max_near], NULL: not asked for: see scheduler's */
+    uint64_t salt;       /* of the tenant, whose cached prefixes alone are used */
+    bool no_match;       /* computes its whole prompt, whatever is cached */
+    uint32_t n_received; /* of its tokens, fewer than all: keys and values of so many come with it,
+                            from where they were computed; 0 once it is let in */
+    int32_t *near;       /* [n_near] of [max_near], NULL: not asked for: see scheduler's */
     uint32_t max_near;
     /* scheduler's */
     sequence_state state;

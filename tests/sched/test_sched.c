@@ -424,6 +424,46 @@ static void test_a_failed_step_is_not_cached(void **state) {
     world_end(w);
 }
 
+/* What comes with a sequence is not computed, and others find it; of the window's group it holds
+ * what tokens to come can see. */
+static void test_what_was_computed_elsewhere(void **state) {
+    (void)state;
+    caching = true;
+    window = 4;
+    world *w = world_make(8, 100, 2, 20);
+    arrive_saying(w, 1, 10, 3);
+    w->sequences[0].n_received = 9;
+    step(w);
+    assert_int_equal(w->sequences[0].kv.tables[0].n_blocks, 5);
+    assert_int_equal(w->sequences[0].kv.tables[1].first, 3); /* position 9 sees 6 to 9 */
+    while (step(w)) continue;
+    arrive_saying(w, 1, 10, 1);
+    while (step(w)) continue;
+    assert_int_equal(w->sequences[1].n_cached, 9);
+    expect(w, "a:9+1\n"
+              "a:10+1\n"
+              "a:11+1 a.\n"
+              "b:9+1 b.\n");
+}
+
+/* Preempted, it computes that, too. */
+static void test_what_came_is_lost(void **state) {
+    (void)state;
+    world *w = world_make(8, 100, 2, 6);
+    arrive(w, 4, 6, 0);
+    arrive(w, 4, 5, 0);
+    w->sequences[1].n_received = 3;
+    while (step(w)) continue;
+    expect(w, "a:0+4 b:3+1\n"
+              "a:4+1 b:4+1\n"
+              "a:5+1 b:5+1\n"
+              "a:6+1 !1\n"
+              "a:7+1\n"
+              "a:8+1 a.\n"
+              "b:0+7\n"
+              "b:7+1 b.\n");
+}
+
 static void test_random_traffic_with_a_cache(void **state) {
     (void)state;
     uint64_t hits = 0;
@@ -488,6 +528,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_no_answer_is_waited_for, no_caching),
         cmocka_unit_test_teardown(test_preemption_keeps_what_it_can, no_caching),
         cmocka_unit_test_teardown(test_a_failed_step_is_not_cached, no_caching),
+        cmocka_unit_test_teardown(test_what_was_computed_elsewhere, no_caching),
+        cmocka_unit_test(test_what_came_is_lost),
         cmocka_unit_test_teardown(test_random_traffic_with_a_cache, no_caching),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
