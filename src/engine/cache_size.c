@@ -1,9 +1,6 @@
-/* engine/cache_size: how many blocks each KV group gets, and the pool of them.
- *
- * Groups without a window get as many blocks as the memory holds. One with a window needs no more
- * than what all running sequences can see at once, and as much again for prefixes that are kept; so
- * in a model of many windows and few full layers the memory goes to the full ones.
- */
+/* engine/cache_size: see cache_size.h; and the engine's pool. */
+#include "engine/cache_size.h"
+
 #include <string.h>
 
 #include "base/mem.h"
@@ -22,25 +19,49 @@ static uint64_t blocks_of(const sched_params *s, uint32_t g, uint64_t n_full) {
     return n_full < most ? n_full : most;
 }
 
-static uint64_t bytes_of(const engine *e, const sched_params *s, uint64_t n_full) {
+static uint64_t bytes_of(const dev_kv_layout *l, const sched_params *s, uint64_t n_full) {
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < s->n_groups; g++)
-        bytes += blocks_of(s, g, n_full) * dev_kv_bytes_per_block(&e->kv_layout, g);
+        bytes += blocks_of(s, g, n_full) * dev_kv_bytes_per_block(l, g);
     return bytes;
 }
 
-/* The most blocks in full groups that `bytes` hold, up to `most`. */
-static uint64_t blocks_within(const engine *e, const sched_params *s, uint64_t bytes,
-                              uint64_t most) {
+uint64_t cache_size_within(const dev_kv_layout *l, const sched_params *s, uint64_t bytes,
+                           uint64_t most) {
     uint64_t low = 0, high = most;
     while (low < high) {
         uint64_t middle = low + (high - low + 1) / 2;
-        if (bytes_of(e, s, middle) <= bytes)
+        if (bytes_of(l, s, middle) <= bytes)
             low = middle;
         else
             high = middle - 1;
     }
     return low;
+}
+
+void cache_size_groups(dev_kv_layout *l, sched_params *s, const model *m) {
+    memcpy(l->groups, m->groups, sizeof l->groups);
+    l->n_groups = s->n_groups = m->n_groups;
+    l->block_size = s->block_size;
+    l->groups[0].n_f16_layers = l->groups[0].n_layers / LAYERS_PER_F16;
+    bool any_full = false;
+    for (uint32_t g = 0; g < l->n_groups; g++) {
+        s->window[g] = l->groups[g].window;
+        any_full = any_full || s->window[g] == 0;
+    }
+    if (!any_full) s->window[0] = 0; /* as kv/cache.h has it: the whole context is kept there */
+}
+
+void cache_size_set(dev_kv_layout *l, sched_params *s, uint64_t n_full) {
+    for (uint32_t g = 0; g < l->n_groups; g++)
+        s->n_blocks[g] = l->groups[g].n_blocks = (uint32_t)blocks_of(s, g, n_full);
+}
+
+uint64_t cache_size_token_bytes(const dev_kv_layout *l) {
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < l->n_groups; g++)
+        bytes += dev_kv_bytes_per_block(l, g) / l->block_size;
+    return bytes;
 }
 
 static ridge_status choose_context(engine *e, uint64_t n_blocks, ridge_error *err) {
@@ -92,7 +113,7 @@ static ridge_status choose_blocks(const engine *e, const sched_params *s, uint64
         RIDGE_TRY(check_cache_memory(bytes, err));
         if (p->prefix_caching) most = INT32_MAX;
     }
-    *out = blocks_within(e, s, bytes, most < INT32_MAX ? most : INT32_MAX);
+    *out = cache_size_within(&e->kv_layout, s, bytes, most < INT32_MAX ? most : INT32_MAX);
     return RIDGE_OK;
 }
 
@@ -104,27 +125,17 @@ static dev_kv_type choose_kv_type(const engine_params *p) {
 ridge_status engine_open_cache(engine *e, ridge_error *err) {
     const engine_params *p = &e->params;
     dev_kv_layout *l = &e->kv_layout;
-    *l = (dev_kv_layout){
-        .n_groups = e->model->n_groups, .block_size = p->block_size, .type = choose_kv_type(p)};
-    memcpy(l->groups, e->model->groups, sizeof l->groups);
-    l->groups[0].n_f16_layers = l->groups[0].n_layers / LAYERS_PER_F16;
+    *l = (dev_kv_layout){.type = choose_kv_type(p)};
     sched_params s = {.max_num_seqs = p->max_num_seqs,
                       .max_num_batched_tokens = p->max_num_batched_tokens,
                       .block_size = p->block_size,
-                      .n_groups = l->n_groups,
                       .prefix_caching = p->prefix_caching};
-    bool any_full = false;
-    for (uint32_t g = 0; g < l->n_groups; g++) {
-        s.window[g] = l->groups[g].window;
-        any_full = any_full || s.window[g] == 0;
-        e->kv_token_bytes += dev_kv_bytes_per_block(l, g) / p->block_size;
-    }
-    if (!any_full) s.window[0] = 0; /* as kv/cache.h has it: the whole context is kept there */
+    cache_size_groups(l, &s, e->model);
+    e->kv_token_bytes = cache_size_token_bytes(l);
     uint64_t n_blocks;
     RIDGE_TRY(choose_blocks(e, &s, &n_blocks, err));
     RIDGE_TRY(choose_context(e, n_blocks, err));
-    for (uint32_t g = 0; g < l->n_groups; g++)
-        s.n_blocks[g] = l->groups[g].n_blocks = (uint32_t)blocks_of(&s, g, n_blocks);
+    cache_size_set(l, &s, n_blocks);
     RIDGE_TRY(e->dev->vtable->kv_create(e->dev, &e->kv, l, err));
     s.static_batches = p->static_batches;
     s.max_model_len = p->max_model_len;
