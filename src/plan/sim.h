@@ -1,0 +1,82 @@
+/* plan/sim: traffic through replicas of the real scheduler under virtual time.
+ *
+ * Nothing is computed. A replica is a scheduler (sched/scheduler.h) with its block pools and its
+ * prefix tree, as the engine has them, and steps that take as long as a function says, which is the
+ * count device behind the model's own program (plan/machine.h). Each step is what the engine's is:
+ * plan, execute, a made-up token for every sequence that caught up, commit. So a change of the
+ * scheduler, the cache or the model changes what is simulated; nothing of them is told twice.
+ *
+ * Time is that of the devices alone: texts, the network and the host's work between two steps cost
+ * nothing. Answers are as long as the traffic says. A prompt's tokens are such that what the trace
+ * names alike, and a shared beginning, is equal, and nothing else is.
+ *
+ * The same parameters and traffic give the same result, bit for bit. Memory is that of the requests
+ * that are in the system at once. One thread.
+ */
+#ifndef RIDGE_PLAN_SIM_H
+#define RIDGE_PLAN_SIM_H
+
+#include "base/stats.h"
+#include "device/device.h"
+#include "roof/roof.h"
+#include "sched/scheduler.h"
+#include "traffic/traffic.h"
+
+/* What a step takes, and of that how long for what. */
+typedef struct {
+    double seconds, bounds_s[ROOF_N_BOUNDS];
+    dev_account account;
+} sim_step;
+
+/* Of the batch only its counts, and each sequence's n_rows and n_context are set; n_wanted rows
+ * need logits. */
+typedef ridge_status (*sim_step_fn)(void *context, const dev_batch *batch, uint32_t n_wanted,
+                                    sim_step *out, ridge_error *err);
+
+/* Who gets a request (plan/router.c has the rules). */
+typedef enum { SIM_ROUND_ROBIN, SIM_LEAST_LOADED, SIM_PREFIX_AWARE, SIM_N_ROUTERS } sim_router;
+
+const char *sim_router_name(sim_router r); /* "round-robin", "least-loaded", "prefix" */
+bool sim_router_find(const char *name, sim_router *out);
+
+typedef struct {
+    sched_params sched; /* of each replica */
+    sim_step_fn step;
+    void *step_context;
+    uint32_t n_replicas;
+    sim_router router;
+    /* Disaggregated: n_replicas of them compute prompts, up to the first token, and n_decode more
+     * go on from there with keys and values that come over the link of the first. 0: not so. */
+    uint32_t n_decode;
+    double kv_token_bytes, link_bytes_per_s, link_latency_s;
+    /* Guesses per step of a sequence that decodes (0: none), each of which comes true with this
+     * chance if those before it did. Guessing itself takes no time, as from the text's own past. */
+    uint32_t n_drafts;
+    double acceptance;
+    uint32_t prefix_tokens;        /* before each prompt its shared beginning */
+    double slo_ttft_s, slo_tpot_s; /* targets that goodput counts by; 0: none */
+    uint64_t seed;                 /* of what is drawn here: which guesses come true */
+} sim_params;
+
+typedef struct {
+    uint64_t n_requests, n_good; /* all are answered; good ones met every target */
+    uint64_t input_tokens, cached_tokens, output_tokens;
+    quantiles ttft_s, tpot_s, itl_s, e2e_s, queue_s;
+    double seconds; /* until the last answer */
+    uint64_t n_steps, n_preempted, n_transfers;
+    uint64_t n_drafted, n_accepted;
+    double busy_s, bounds_s[ROOF_N_BOUNDS]; /* of all replicas, summed up */
+    dev_account account;
+    /* Of the KV cache, over the time of all steps: the share that is held, or reserved; of that
+     * the share with tokens in it (sched_get_cache_use). */
+    double kv_held, kv_used;
+    double transfer_s; /* of links, summed up */
+    uint32_t max_live; /* requests in the system at once */
+} sim_result;
+
+/* Traffic is read to its end. A request that no replica could ever hold is an error that says which
+ * and how much it lacks. */
+ridge_status sim_run(sim_result *out, const sim_params *p, traffic *from,
+                     ridge_error *err) RIDGE_CHECKED;
+
+#endif

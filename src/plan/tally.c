@@ -1,0 +1,64 @@
+/* plan/tally: what a simulation has seen. Times of requests go into sketches, all else into sums.
+ */
+#include "plan/sim_internal.h"
+
+void tally_start(tally *t, const sim_request *q, double now_s) {
+    sketch_add(&t->queue_s, now_s - q->arrived_s);
+}
+
+void tally_token(tally *t, sim_request *q, double now_s) {
+    if (q->answered) {
+        sketch_add(&t->itl_s, now_s - q->last_s);
+    } else {
+        q->answered = true;
+        q->first_s = now_s;
+        sketch_add(&t->ttft_s, now_s - q->arrived_s);
+    }
+    q->last_s = now_s;
+}
+
+/* Per token after the first; an answer of one token has none, and so keeps every target for it. */
+static double tpot_of(const sim_request *q) {
+    return q->n_output > 1 ? (q->last_s - q->first_s) / (q->n_output - 1) : 0;
+}
+
+static bool is_good(const sim_params *p, const sim_request *q) {
+    if (p->slo_ttft_s > 0 && q->first_s - q->arrived_s > p->slo_ttft_s) return false;
+    return p->slo_tpot_s <= 0 || tpot_of(q) <= p->slo_tpot_s;
+}
+
+void tally_end(tally *t, const sim_params *p, const sim_request *q) {
+    t->sums.n_requests++;
+    t->sums.n_good += is_good(p, q);
+    t->sums.input_tokens += q->seq.n_prompt;
+    t->sums.output_tokens += q->n_output;
+    t->sums.seconds = q->last_s;
+    sketch_add(&t->e2e_s, q->last_s - q->arrived_s);
+    if (q->n_output > 1) sketch_add(&t->tpot_s, tpot_of(q));
+}
+
+void tally_step(tally *t, const replica *r, const sched_params *p) {
+    const sim_step *step = &r->step;
+    sched_cache_use use = sched_get_cache_use(r->sched);
+    t->sums.n_steps++;
+    t->sums.n_preempted += r->plan.n_preempted;
+    t->sums.busy_s += step->seconds;
+    for (int i = 0; i < ROOF_N_BOUNDS; i++) t->sums.bounds_s[i] += step->bounds_s[i];
+    dev_account_add(&t->sums.account, &step->account);
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        t->kv_pool += (double)p->n_blocks[g] * p->block_size * step->seconds;
+    t->kv_held += (double)use.reserved * step->seconds;
+    t->kv_used += (double)use.used * step->seconds;
+}
+
+sim_result tally_result(const tally *t) {
+    sim_result r = t->sums;
+    r.ttft_s = sketch_quantiles(&t->ttft_s);
+    r.tpot_s = sketch_quantiles(&t->tpot_s);
+    r.itl_s = sketch_quantiles(&t->itl_s);
+    r.e2e_s = sketch_quantiles(&t->e2e_s);
+    r.queue_s = sketch_quantiles(&t->queue_s);
+    r.kv_held = t->kv_pool > 0 ? t->kv_held / t->kv_pool : 0;
+    r.kv_used = t->kv_held > 0 ? t->kv_used / t->kv_held : 0;
+    return r;
+}
