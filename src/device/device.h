@@ -45,12 +45,20 @@ typedef enum {
     DEV_LINEAR,   /* out[i] = in * w[i]^T (+ bias[i]), i < n_weights: matrices sharing an input */
     DEV_ROPE,     /* in place on in[0]: rotates the first n_rot of each head_dim columns */
     DEV_KV_WRITE, /* in[0] = k, in[1] = v into layer `layer` of group `group` */
-    DEV_ATTENTION, /* out = softmax(scale * q k^T) v, causal, grouped heads; window, soft-cap */
+    DEV_ATTENTION, /* out = softmax(scale * q k^T) v, causal, grouped heads; window, soft-cap; w[0]:
+                      NULL, or a logit per head that takes part in the sum (counted only) */
     DEV_GLU,       /* out = act(in[0]) * in[1] */
     DEV_ADD,       /* out = in[0] + in[1]; out may be in[0] */
-    DEV_SCALE,     /* out = in * scale */
+    DEV_SCALE,     /* out = in * scale; times column in[1], unless DEV_NONE (counted only) */
     DEV_SOFTCAP,   /* out = cap * tanh(in / cap) */
     DEV_GATHER,    /* head only: out = the rows of in[0] whose logits are wanted */
+    /* What follows is counted (device/count/), but no device computes it yet. */
+    DEV_EXPERTS,          /* out = sum over the top_k experts e of a row, by its scores in[1], of
+                             score_e * down_e (act(gate_e in[0]) * up_e in[0]); w: gate, up, down, each
+                             [n_experts * rows of one, cols] */
+    DEV_LATENT_ATTENTION, /* in: the still and the rotating columns of q; keys and values are made
+                             of what the cache has: w[0] [n_heads * head_dim, rank] makes keys, w[1]
+                             [n_heads * n_value, rank] values; out [n_heads * n_value] */
 } dev_op_kind;
 
 typedef enum { DEV_SILU, DEV_GELU_TANH } dev_activation;
@@ -64,6 +72,8 @@ typedef struct {
     uint32_t head_dim, n_heads, n_kv_heads;
     uint32_t layer, group; /* layer within the group */
     uint32_t window;       /* 0: full; query i sees j with 0 <= i - j < window */
+    uint32_t n_experts, top_k;
+    uint32_t rank, n_rope, n_value; /* of latent attention: head_dim are the still columns */
     dev_activation activation;
     /* rope: angle(pos, i) = pos * rope_inv_freq[i]; cos and sin are scaled by rope_mscale */
     const float *rope_inv_freq; /* [n_rot / 2], owned by the model */
@@ -102,6 +112,7 @@ typedef struct {
     uint32_t window;                         /* 0: full */
     uint32_t n_blocks;                       /* set by who sizes the cache */
     uint32_t n_f16_layers;                   /* of q8_0: so many of its first layers stay f16 */
+    bool latent; /* one entry is key and value: head_dim is rank + n_rope, n_kv_heads 1 */
 } dev_kv_group;
 
 typedef struct {

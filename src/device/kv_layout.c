@@ -37,7 +37,7 @@ size_t dev_kv_entry_bytes(dev_kv_type type, uint32_t head_dim) {
 size_t dev_kv_token_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t layer) {
     const dev_kv_group *g = &layout->groups[group];
     dev_kv_type type = dev_kv_layer_type(layout, group, layer);
-    return 2 * g->n_kv_heads * dev_kv_entry_bytes(type, g->head_dim);
+    return (g->latent ? 1 : 2) * g->n_kv_heads * dev_kv_entry_bytes(type, g->head_dim);
 }
 
 size_t dev_kv_layers_bytes(const dev_kv_layout *layout, uint32_t group, uint32_t n_layers) {

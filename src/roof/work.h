@@ -19,6 +19,16 @@ static inline double work_attention_flops(double n_heads, double head_dim, doubl
     return 4 * n_heads * head_dim * seen;
 }
 
+/* Latent attention of n rows of one sequence, which read `read` tokens: the cheaper of two ways.
+ * Either keys and values of all heads are made of each token's latent; or the matrices that would
+ * make them are taken to the queries and outputs ("absorbed", DeepSeek-V2, section 2.1.2), and each
+ * head works on the latent itself. */
+typedef struct {
+    double n_heads, rank, n_nope, n_rope, n_value;
+} work_latent;
+
+double work_latent_flops(const work_latent *l, double n, double seen, double read);
+
 /* Of one sequence's rows at positions [first, first + n): the tokens that each sees, itself
  * included, summed up. window 0: full. */
 double work_seen_tokens(uint32_t window, double first, double n);

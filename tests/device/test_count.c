@@ -212,25 +212,25 @@ static void test_bits(void **state) {
 
 static void test_times(void **state) {
     (void)state;
-    const roof_ideal h100 = {
-        .linear_ops_per_s = 989e12, .attention_ops_per_s = 989e12, .bytes_per_s = 3.35e12};
-    const count_params p = {.timer = roof_ideal_time, .machine = &h100};
+    const efficiency_profile ideal = efficiency_ideal();
+    const efficiency_peaks h100 = {.flops_per_s = 989e12, .bytes_per_s = 3.35e12};
+    const count_params p = {.profile = &ideal, .linear = h100, .other = h100};
     rig r = open_shape(counter(&p), &llama_8b);
     double bounds[ROOF_N_BOUNDS];
     /* One row waits for the memory in every operation. */
     dev_account a = run(&r, &(load){1, 1, {{1, 1000}}});
     near(a.seconds, (a.weight_bytes + a.kv_bytes) / 3.35e12, 1e-12);
     device_count_bounds(r.d, bounds);
-    near(bounds[ROOF_BY_MEMORY], a.seconds, 1e-12);
+    near(bounds[ROOF_MEMORY], a.seconds, 1e-12);
     /* A long prompt for the arithmetic, but where there is none or next to none. */
     dev_seq seq = {.n_rows = 8192, .n_context = 8192};
     dev_batch batch = {.n_tokens = 8192, .n_seqs = 1, .seqs = &seq};
     assert_int_equal(r.d->vtable->submit(r.d, r.c, r.kv, &batch, NULL), RIDGE_OK);
     r.d->vtable->account(r.d, &a);
     device_count_bounds(r.d, bounds);
-    near(bounds[ROOF_BY_COMPUTE], a.flops / 989e12, 1e-9);
-    near(bounds[ROOF_BY_COMPUTE] + bounds[ROOF_BY_MEMORY], a.seconds, 1e-12);
-    assert_true(bounds[ROOF_BY_MEMORY] < 0.01 * a.seconds);
+    near(bounds[ROOF_COMPUTE], a.flops / 989e12, 1e-9);
+    near(bounds[ROOF_COMPUTE] + bounds[ROOF_MEMORY], a.seconds, 1e-12);
+    assert_true(bounds[ROOF_MEMORY] < 0.01 * a.seconds);
     /* The rows of the profile are the account. */
     dev_profile_row rows[32];
     size_t n = r.d->vtable->profile(r.d, r.c, rows, 32);

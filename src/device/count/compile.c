@@ -6,27 +6,27 @@
 #include "device/count/count_internal.h"
 #include "roof/work.h"
 
-#define ACTIVATION_BYTES 2 /* as on GPUs: 16 bits */
-
 static const struct {
     const char *name;
-    roof_class class;
+    efficiency_kind class;
 } kinds[] = {
-    [DEV_EMBED] = {"embed", ROOF_EMBED},
-    [DEV_RMS_NORM] = {"norm", ROOF_NORM},
-    [DEV_LINEAR] = {"linear", ROOF_LINEAR},
-    [DEV_ROPE] = {"rope", ROOF_ROPE},
-    [DEV_KV_WRITE] = {"cache write", ROOF_CACHE_WRITE},
-    [DEV_ATTENTION] = {"attention", ROOF_ATTENTION},
-    [DEV_GLU] = {"glu", ROOF_GLU},
-    [DEV_ADD] = {"add", ROOF_ADD},
-    [DEV_SCALE] = {"scale", ROOF_ROWS},
-    [DEV_SOFTCAP] = {"softcap", ROOF_ROWS},
-    [DEV_GATHER] = {"gather", ROOF_ROWS},
+    [DEV_EMBED] = {"embed", EFFICIENCY_ELEMENTWISE},
+    [DEV_RMS_NORM] = {"norm", EFFICIENCY_ELEMENTWISE},
+    [DEV_LINEAR] = {"linear", EFFICIENCY_LINEAR},
+    [DEV_ROPE] = {"rope", EFFICIENCY_ELEMENTWISE},
+    [DEV_KV_WRITE] = {"cache write", EFFICIENCY_ELEMENTWISE},
+    [DEV_ATTENTION] = {"attention", EFFICIENCY_ATTENTION_PREFILL},
+    [DEV_GLU] = {"glu", EFFICIENCY_ELEMENTWISE},
+    [DEV_ADD] = {"add", EFFICIENCY_ELEMENTWISE},
+    [DEV_SCALE] = {"scale", EFFICIENCY_ELEMENTWISE},
+    [DEV_SOFTCAP] = {"softcap", EFFICIENCY_ELEMENTWISE},
+    [DEV_GATHER] = {"gather", EFFICIENCY_ELEMENTWISE},
+    [DEV_EXPERTS] = {"experts", EFFICIENCY_LINEAR},
+    [DEV_LATENT_ATTENTION] = {"latent attention", EFFICIENCY_ATTENTION_PREFILL},
 };
 
-bool count_uses_cache(const dev_op *op) {
-    return op->kind == DEV_KV_WRITE || op->kind == DEV_ATTENTION;
+bool count_attends(const dev_op *op) {
+    return op->kind == DEV_ATTENTION || op->kind == DEV_LATENT_ATTENTION;
 }
 
 static double bytes_of(const dev_weight *w) {
@@ -41,7 +41,7 @@ static bool same_weight(const dev_weight *a, const dev_weight *b) {
 static bool same_kind(const dev_program *p, const dev_op *a, const dev_op *b) {
     bool same = a->kind == b->kind && a->n_weights == b->n_weights && a->n_heads == b->n_heads &&
                 a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-                a->group == b->group && a->window == b->window;
+                a->group == b->group && a->window == b->window && a->top_k == b->top_k;
     for (int i = 0; i < 2 && same; i++)
         same = (a->in[i] == DEV_NONE) == (b->in[i] == DEV_NONE) &&
                (a->in[i] == DEV_NONE || p->widths[a->in[i]] == p->widths[b->in[i]]);
@@ -53,14 +53,13 @@ static bool same_kind(const dev_program *p, const dev_op *a, const dev_op *b) {
 static void add_columns(const dev_program *p, count_kind *k) {
     const dev_op *op = &k->op;
     for (int i = 0; i < 2; i++)
-        if (op->in[i] != DEV_NONE) k->work.n_in += p->widths[op->in[i]];
+        if (op->in[i] != DEV_NONE) k->n_in += p->widths[op->in[i]];
     for (int i = 0; i < DEV_MAX_FANOUT; i++)
-        if (op->out[i] != DEV_NONE) k->work.n_out += p->widths[op->out[i]];
+        if (op->out[i] != DEV_NONE) k->n_out += p->widths[op->out[i]];
 }
 
 static count_kind kind_of(const dev_program *p, const dev_op *op) {
-    count_kind k = {.op = *op, .n = 1};
-    k.work = (roof_op){.class = kinds[op->kind].class, .activation_value_size = ACTIVATION_BYTES};
+    count_kind k = {.op = *op, .n = 1, .class = kinds[op->kind].class};
     add_columns(p, &k);
     if (op->kind == DEV_EMBED) {
         k.bytes_per_row = op->w[0]->row_bytes;
@@ -68,9 +67,10 @@ static count_kind kind_of(const dev_program *p, const dev_op *op) {
     }
     for (int i = 0; i < DEV_MAX_FANOUT; i++) {
         k.weight_bytes += bytes_of(op->w[i]) + bytes_of(op->bias[i]);
-        if (op->kind == DEV_LINEAR && op->w[i] != NULL)
-            k.flops_per_row += work_linear_flops(op->w[i]->rows, op->w[i]->cols, 1);
+        bool used = op->w[i] != NULL && (op->kind == DEV_LINEAR || op->kind == DEV_EXPERTS);
+        if (used) k.flops_per_row += work_linear_flops(op->w[i]->rows, op->w[i]->cols, 1);
     }
+    if (op->kind == DEV_EXPERTS) k.flops_per_row *= (double)op->top_k / op->n_experts;
     return k;
 }
 
@@ -79,7 +79,9 @@ static ridge_status check_op(const dev_program *p, const dev_op *op, ridge_error
     for (int i = 0; i < 2; i++) sound &= op->in[i] == DEV_NONE || op->in[i] < p->n_values;
     for (int i = 0; i < DEV_MAX_FANOUT; i++)
         sound &= op->out[i] == DEV_NONE || op->out[i] < p->n_values;
-    bool weighs = op->kind == DEV_EMBED || op->kind == DEV_RMS_NORM || op->kind == DEV_LINEAR;
+    bool weighs = op->kind == DEV_EMBED || op->kind == DEV_RMS_NORM || op->kind == DEV_LINEAR ||
+                  op->kind == DEV_EXPERTS || op->kind == DEV_LATENT_ATTENTION;
+    if (op->kind == DEV_EXPERTS) sound &= op->top_k > 0 && op->top_k <= op->n_experts;
     if (sound && (!weighs || op->w[0] != NULL)) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL, "operation %d: no such kind, value, group or weight",
                       (int)op->kind);
@@ -98,8 +100,11 @@ static ridge_status gather(dev_compiled *c, const dev_program *p, size_t begin, 
             c->kinds[c->n_kinds++] = kind_of(p, op);
         else
             c->kinds[k].n++;
-        if (op->kind != DEV_ATTENTION) continue;
+        if (!count_attends(op)) continue;
         c->windows[op->group] = op->window;
+        if (op->kind == DEV_LATENT_ATTENTION)
+            c->latents[op->group] =
+                (work_latent){op->n_heads, op->rank, op->head_dim, op->n_rope, op->n_value};
         if (op->group >= c->n_groups) c->n_groups = op->group + 1;
     }
     return RIDGE_OK;
@@ -145,5 +150,10 @@ void count_name(const dev_op *op, char name[96]) {
         used += (size_t)snprintf(name + used, 96 - used, " %u heads of %u on %u", op->n_heads,
                                  op->head_dim, op->n_kv_heads);
         if (op->window != 0) snprintf(name + used, 96 - used, ", window %u", op->window);
+    } else if (op->kind == DEV_LATENT_ATTENTION) {
+        snprintf(name + used, 96 - used, " %u heads on %u + %u", op->n_heads, op->rank, op->n_rope);
+    } else if (op->kind == DEV_EXPERTS) {
+        snprintf(name + used, 96 - used, " %u of %u, %u -> %u", op->top_k, op->n_experts,
+                 op->w[0]->cols, op->w[0]->rows / op->n_experts);
     }
 }

@@ -93,75 +93,139 @@ static void count_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t 
 /* A step ---------------------------------------------------------------------------------------
  */
 
+#define ACTIVATION_BYTES 2 /* as on GPUs: 16 bits */
+
+/* Sequences with one row, and with more, are two pieces of work to an attention. */
+enum { DECODES, PROMPTS, N_PIECES };
+
+typedef struct {
+    double seen, read; /* tokens: of each row, summed up; of each sequence's rows together */
+    double n_rows, latent_flops;
+} count_piece;
+
 /* What one submit asks of all operations: its rows, and what they see in each group. */
 typedef struct {
     double n_rows;
     const dev_kv *kv;
-    struct {
-        double seen, read; /* tokens: of each row, summed up; of the rows together */
-    } groups[DEV_MAX_GROUPS];
+    count_piece groups[DEV_MAX_GROUPS][N_PIECES];
 } count_step;
 
 static void look(const dev_compiled *c, const dev_batch *batch, count_step *step) {
     for (uint32_t g = 0; g < c->n_groups; g++)
         for (uint32_t s = 0; s < batch->n_seqs; s++) {
             double n = batch->seqs[s].n_rows, first = batch->seqs[s].n_context - n;
-            step->groups[g].seen += work_seen_tokens(c->windows[g], first, n);
-            step->groups[g].read += work_read_tokens(c->windows[g], first, n);
+            double seen = work_seen_tokens(c->windows[g], first, n);
+            double read = work_read_tokens(c->windows[g], first, n);
+            count_piece *p = &step->groups[g][n > 1 ? PROMPTS : DECODES];
+            p->n_rows += n;
+            p->seen += seen;
+            p->read += read;
+            if (c->latents[g].rank > 0)
+                p->latent_flops += work_latent_flops(&c->latents[g], n, seen, read);
         }
 }
 
-/* Of one of the kind's operations that keep cache entries of so many bytes a token. */
-static roof_op work_of(const count_kind *k, const count_step *step, double token_bytes,
-                       dev_account *a) {
-    roof_op work = k->work;
-    work.n_rows = step->n_rows;
-    work.flops = k->flops_per_row * step->n_rows;
-    a->weight_bytes = k->weight_bytes + k->bytes_per_row * step->n_rows;
-    if (k->op.kind == DEV_KV_WRITE) a->kv_bytes = token_bytes * step->n_rows;
-    if (k->op.kind == DEV_ATTENTION) {
-        work.flops =
-            work_attention_flops(k->op.n_heads, k->op.head_dim, step->groups[k->op.group].seen);
-        a->kv_bytes = token_bytes * step->groups[k->op.group].read;
-    }
-    a->flops = work.flops;
-    work.bytes = a->weight_bytes + a->kv_bytes;
-    return work;
+/* n operations of a kind that ask for `work` each. */
+static void add(count_device *d, count_kind *k, const efficiency_op *work, double n) {
+    bool linear = work->kind == EFFICIENCY_LINEAR;
+    const efficiency_peaks *peaks = linear ? &d->params.linear : &d->params.other;
+    double seconds = 0;
+    if (d->params.profile != NULL) seconds = n * efficiency_seconds(d->params.profile, peaks, work);
+    bool compute = work->flops * peaks->bytes_per_s > work->bytes * peaks->flops_per_s;
+    d->bounds[compute ? ROOF_COMPUTE : ROOF_MEMORY] += seconds;
+    d->account.seconds += seconds;
+    d->account.flops += n * work->flops;
+    k->flops += n * work->flops;
+    k->bytes += n * work->bytes;
+    k->seconds += seconds;
 }
 
-/* n operations of a kind. */
-static void count_ops(count_device *d, count_kind *k, const count_step *step, double token_bytes,
-                      double n) {
-    dev_account one = {0};
-    roof_op work = work_of(k, step, token_bytes, &one);
-    roof_time time = {0, ROOF_BY_OVERHEAD};
-    if (d->params.timer != NULL) time = d->params.timer(d->params.machine, &work);
-    d->account.flops += n * one.flops;
-    d->account.weight_bytes += n * one.weight_bytes;
-    d->account.kv_bytes += n * one.kv_bytes;
-    d->account.seconds += n * time.seconds;
-    d->bounds[time.bound] += n * time.seconds;
-    k->n_runs += (uint64_t)n;
-    k->flops += n * work.flops;
-    k->bytes += n * work.bytes;
-    k->seconds += n * time.seconds;
+static efficiency_op work_on(const count_kind *k, double n_rows) {
+    return (efficiency_op){.kind = k->class,
+                           .flops = k->flops_per_row * n_rows,
+                           .bytes = k->weight_bytes + k->bytes_per_row * n_rows,
+                           .intermediate_bytes = n_rows * (k->n_in + k->n_out) * ACTIVATION_BYTES,
+                           .m = n_rows,
+                           .n = k->n_out,
+                           .k = k->n_in};
+}
+
+static void count_plain(count_device *d, count_kind *k, const count_step *step) {
+    efficiency_op work = work_on(k, step->n_rows);
+    d->account.weight_bytes += k->n * work.bytes;
+    add(d, k, &work, k->n);
+}
+
+/* The matrices of those experts that any row takes, each for its share of the rows. */
+static void count_experts(count_device *d, count_kind *k, const count_step *step) {
+    const dev_op *op = &k->op;
+    double touched = work_experts_touched(op->n_experts, op->top_k, step->n_rows);
+    efficiency_op work = work_on(k, step->n_rows);
+    work.bytes = k->weight_bytes * touched / op->n_experts;
+    work.m = step->n_rows * op->top_k / touched;
+    work.n =
+        (double)(op->w[0]->rows + op->w[1]->rows + op->w[2]->cols * op->n_experts) / op->n_experts;
+    work.k = op->w[0]->cols;
+    work.n_matrices = touched;
+    d->account.weight_bytes += k->n * work.bytes;
+    add(d, k, &work, k->n);
+}
+
+static void count_attention(count_device *d, count_kind *k, const count_step *step,
+                            double token_bytes, double n) {
+    for (int i = 0; i < N_PIECES; i++) {
+        const count_piece *p = &step->groups[k->op.group][i];
+        if (p->n_rows == 0) continue;
+        efficiency_op work = work_on(k, p->n_rows);
+        work.kind = i == PROMPTS ? EFFICIENCY_ATTENTION_PREFILL : EFFICIENCY_ATTENTION_DECODE;
+        work.flops = k->op.kind == DEV_LATENT_ATTENTION
+                         ? p->latent_flops
+                         : work_attention_flops(k->op.n_heads, k->op.head_dim, p->seen);
+        if (i == PROMPTS && step->n_rows > p->n_rows) work.bytes = 0; /* read for the decodes */
+        d->account.weight_bytes += n * work.bytes;
+        d->account.kv_bytes += n * token_bytes * p->read;
+        work.bytes += token_bytes * p->read;
+        add(d, k, &work, n);
+    }
+}
+
+static void count_cache_write(count_device *d, count_kind *k, const count_step *step,
+                              double token_bytes, double n) {
+    efficiency_op work = work_on(k, step->n_rows);
+    work.bytes = token_bytes * step->n_rows;
+    d->account.kv_bytes += n * work.bytes;
+    add(d, k, &work, n);
+}
+
+/* n layers, in which a token's entry has so many bytes. */
+static void count_cached(count_device *d, count_kind *k, const count_step *step, double token_bytes,
+                         double n) {
+    (count_attends(&k->op) ? count_attention : count_cache_write)(d, k, step, token_bytes, n);
+}
+
+/* A group's first layers may be kept in another type. */
+static void count_layers(count_device *d, count_kind *k, const count_step *step) {
+    uint32_t g = k->op.group;
+    if (step->kv == NULL) {
+        count_cached(d, k, step, 0, k->n);
+        return;
+    }
+    const dev_kv_layout *l = &step->kv->layout;
+    uint32_t n_f16 = l->groups[g].n_f16_layers, n_first = n_f16 < k->n ? n_f16 : k->n;
+    if (n_first > 0) count_cached(d, k, step, (double)dev_kv_token_bytes(l, g, 0), n_first);
+    if (n_first < k->n)
+        count_cached(d, k, step, (double)dev_kv_token_bytes(l, g, n_first), k->n - n_first);
 }
 
 static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
                         const count_step *step) {
     for (size_t i = 0; i < n_kinds; i++) {
         count_kind *k = &kinds[i];
-        if (!count_uses_cache(&k->op) || step->kv == NULL) {
-            count_ops(d, k, step, 0, k->n);
-            continue;
-        }
-        /* A group's first layers may be kept in another type. */
-        const dev_kv_layout *l = &step->kv->layout;
-        uint32_t g = k->op.group, n_f16 = l->groups[g].n_f16_layers;
-        uint32_t n_first = n_f16 < k->n ? n_f16 : k->n;
-        if (n_first > 0) count_ops(d, k, step, (double)dev_kv_token_bytes(l, g, 0), n_first);
-        if (n_first < k->n)
-            count_ops(d, k, step, (double)dev_kv_token_bytes(l, g, n_first), k->n - n_first);
+        k->n_runs += k->n;
+        if (count_attends(&k->op) || k->op.kind == DEV_KV_WRITE)
+            count_layers(d, k, step);
+        else
+            (k->op.kind == DEV_EXPERTS ? count_experts : count_plain)(d, k, step);
     }
 }
 

@@ -16,12 +16,13 @@
 #define RIDGE_DEVICE_COUNT_COUNT_H
 
 #include "device/device.h"
+#include "roof/efficiency.h"
 #include "roof/roof.h"
 
 typedef struct {
-    roof_timer timer;    /* NULL: every step takes 0 seconds */
-    const void *machine; /* passed to the timer; must outlive the device */
-    double weight_bits;  /* of each value of a matrix; 0: as its type has it */
+    const efficiency_profile *profile; /* outlives the device; NULL: every step takes 0 seconds */
+    efficiency_peaks linear, other;    /* of linear layers' precision; of all else's */
+    double weight_bits;                /* of each value of a matrix; 0: as its type has it */
 } count_params;
 
 ridge_status device_count_create(device **out, const count_params *p,

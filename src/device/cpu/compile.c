@@ -77,8 +77,19 @@ static ridge_status check_heads(compiler *k, const dev_op *op) {
     return check_value(k, op, op->out[0], op->n_heads * op->head_dim);
 }
 
+/* What programs may ask for that this device has no kernels of. */
+static ridge_status check_kind(compiler *k, const dev_op *op) {
+    const char *lacks = op->kind == DEV_EXPERTS                         ? "mixtures of experts"
+                        : op->kind == DEV_LATENT_ATTENTION              ? "latent attention"
+                        : op->kind == DEV_ATTENTION && op->w[0] != NULL ? "attention sinks"
+                                                                        : NULL;
+    if (lacks == NULL) return RIDGE_OK;
+    return RIDGE_FAIL(k->err, RIDGE_EUNSUPPORTED, "the CPU has no kernels for %s yet", lacks);
+}
+
 static ridge_status check_op(compiler *k, const dev_op *op) {
     const uint32_t *widths = k->p->widths;
+    RIDGE_TRY(check_kind(k, op));
     if (op->kind == DEV_EMBED) {
         if (op->w[0] == NULL) return RIDGE_FAIL(k->err, RIDGE_EINVAL, "embed: no weight");
         return check_value(k, op, op->out[0], op->w[0]->cols);
