@@ -5,14 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_LAYERS 1024
-#define MAX_WIDTH (1u << 20)
-#define MAX_HEADS 1024
-#define MAX_HEAD_DIM 1024
-#define MAX_CONTEXT (1u << 27)
-
-static const char *const arch_names[] = {"llama", "qwen2", "qwen3", "gemma2", "gemma3"};
-#define N_ARCHS (sizeof arch_names / sizeof *arch_names)
+static const char *const arch_names[] = {
+    [ARCH_LLAMA] = "llama",        [ARCH_QWEN2] = "qwen2",         [ARCH_QWEN3] = "qwen3",
+    [ARCH_GEMMA2] = "gemma2",      [ARCH_GEMMA3] = "gemma3",       [ARCH_QWEN2_MOE] = "qwen2moe",
+    [ARCH_QWEN3_MOE] = "qwen3moe", [ARCH_DEEPSEEK2] = "deepseek2", [ARCH_GPT_OSS] = "gpt-oss"};
+#define N_FILE_ARCHS (ARCH_GEMMA3 + 1) /* those that files are read of */
 
 const char *model_arch_name(model_arch arch) {
     return arch_names[arch];
@@ -134,7 +131,7 @@ static void read_scaling(reader *r, model_rope *rope, uint32_t n_context) {
     rope->factor = f32(r, "rope.scaling.factor", 1e-3, 1e6);
     rope->attn_factor = f32_or(r, "rope.scaling.attn_factor", 0, 1e3, 1);
     rope->n_context_original =
-        u32_or(r, "rope.scaling.original_context_length", 1, MAX_CONTEXT, n_context);
+        u32_or(r, "rope.scaling.original_context_length", 1, MODEL_MAX_CONTEXT, n_context);
     rope->low_freq_factor = f32_or(r, "rope.scaling.low_freq_factor", 1e-3, 1e6, 1);
     rope->high_freq_factor = f32_or(r, "rope.scaling.high_freq_factor", 1e-3, 1e6, 4);
     if (rope->high_freq_factor <= rope->low_freq_factor)
@@ -156,22 +153,22 @@ static void read_rope(reader *r, model_config *c) {
 }
 
 static void read_shape(reader *r, model_config *c) {
-    c->n_layers = u32(r, "block_count", 1, MAX_LAYERS);
-    c->n_embd = u32(r, "embedding_length", 1, MAX_WIDTH);
-    c->n_ff = u32(r, "feed_forward_length", 1, MAX_WIDTH);
-    c->n_context = u32(r, "context_length", 1, MAX_CONTEXT);
-    c->n_heads = u32(r, "attention.head_count", 1, MAX_HEADS);
-    c->n_kv_heads = u32_or(r, "attention.head_count_kv", 1, MAX_HEADS, c->n_heads);
+    c->n_layers = u32(r, "block_count", 1, MODEL_MAX_LAYERS);
+    c->n_embd = u32(r, "embedding_length", 1, MODEL_MAX_WIDTH);
+    c->n_ff = u32(r, "feed_forward_length", 1, MODEL_MAX_WIDTH);
+    c->n_context = u32(r, "context_length", 1, MODEL_MAX_CONTEXT);
+    c->n_heads = u32(r, "attention.head_count", 1, MODEL_MAX_HEADS);
+    c->n_kv_heads = u32_or(r, "attention.head_count_kv", 1, MODEL_MAX_HEADS, c->n_heads);
     if (r->status != RIDGE_OK) return;
     if (c->n_heads % c->n_kv_heads != 0)
         fail(r, "attention.head_count", "must be a multiple of head_count_kv");
-    c->head_dim = u32_or(r, "attention.key_length", 2, MAX_HEAD_DIM, c->n_embd / c->n_heads);
+    c->head_dim = u32_or(r, "attention.key_length", 2, MODEL_MAX_HEAD_DIM, c->n_embd / c->n_heads);
     if (!has(r, "attention.key_length") && c->n_embd % c->n_heads != 0)
         fail(r, "embedding_length",
              "must be a multiple of attention.head_count, or attention.key_length be given");
-    if (c->head_dim < 2 || c->head_dim > MAX_HEAD_DIM)
+    if (c->head_dim < 2 || c->head_dim > MODEL_MAX_HEAD_DIM)
         fail(r, "attention.head_count", "leaves heads too small or too large");
-    if (u32_or(r, "attention.value_length", 2, MAX_HEAD_DIM, c->head_dim) != c->head_dim)
+    if (u32_or(r, "attention.value_length", 2, MODEL_MAX_HEAD_DIM, c->head_dim) != c->head_dim)
         fail(r, "attention.value_length", "must equal attention.key_length");
     if (u32_or(r, "expert_count", 0, UINT32_MAX, 0) > 0)
         fail(r, "expert_count", "mixtures of experts are not supported");
@@ -185,7 +182,7 @@ static void read_gemma(reader *r, model_config *c) {
     c->gelu = c->post_norms = true;
     c->qk_norm = !second;
     c->embed_scale = sqrtf((float)c->n_embd);
-    c->window = u32_or(r, "attention.sliding_window", 0, MAX_CONTEXT, second ? 4096 : 0);
+    c->window = u32_or(r, "attention.sliding_window", 0, MODEL_MAX_CONTEXT, second ? 4096 : 0);
     c->window_pattern = c->window == 0 ? 0 : second ? 2 : 6;
     c->attn_softcap = f32_or(r, "attn_logit_softcapping", 0, 1e6, second ? 50 : 0);
     c->final_softcap = f32_or(r, "final_logit_softcapping", 0, 1e6, second ? 30 : 0);
@@ -196,7 +193,7 @@ static ridge_status find_arch(const gguf *g, model_arch *out, ridge_error *err) 
     gguf_string name;
     if (!gguf_get_string(g, "general.architecture", &name))
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "general.architecture: is missing or no string");
-    for (size_t i = 0; i < N_ARCHS; i++)
+    for (size_t i = 0; i < N_FILE_ARCHS; i++)
         if (strlen(arch_names[i]) == name.len && memcmp(arch_names[i], name.data, name.len) == 0) {
             *out = (model_arch)i;
             return RIDGE_OK;
@@ -215,7 +212,7 @@ ridge_status model_config_read(model_config *out, const gguf *g, ridge_error *er
     if (r.status != RIDGE_OK) return r.status;
     const gguf_tensor *embedding = gguf_tensor_find(g, "token_embd.weight");
     if (embedding == NULL || embedding->n_dims != 2 || embedding->dims[1] < 1 ||
-        embedding->dims[1] > MAX_WIDTH * 16)
+        embedding->dims[1] > MODEL_MAX_VOCAB)
         return RIDGE_FAIL(err, RIDGE_EFORMAT,
                           "token_embd.weight: missing or no matrix; is this a vocabulary only?");
     c.n_vocab = (uint32_t)embedding->dims[1];

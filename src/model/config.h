@@ -10,7 +10,18 @@
 
 #include "format/gguf.h"
 
-typedef enum { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, ARCH_GEMMA2, ARCH_GEMMA3 } model_arch;
+typedef enum {
+    ARCH_LLAMA,
+    ARCH_QWEN2,
+    ARCH_QWEN3,
+    ARCH_GEMMA2,
+    ARCH_GEMMA3,
+    /* known by their shapes alone (model/hf_config.h): no file of these is read yet */
+    ARCH_QWEN2_MOE,
+    ARCH_QWEN3_MOE,
+    ARCH_DEEPSEEK2,
+    ARCH_GPT_OSS,
+} model_arch;
 typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } rope_scaling;
 
 typedef struct {
@@ -24,6 +35,31 @@ typedef struct {
     uint32_t n_rot;                          /* columns of each head that rotate; even */
     bool neox;                               /* pairs (i, i + n_rot/2); else (2i, 2i + 1) */
 } model_rope;
+
+/* A feed-forward of many small experts, of which each token takes some. */
+typedef struct {
+    uint32_t n_experts, top_k, n_ff; /* n_experts 0: every layer is dense */
+    uint32_t n_ff_shared;            /* of one more, which every token takes; 0: there is none */
+    bool shared_gate;                /* which a gate of its own scales */
+    bool router_bias, bias;          /* bias: of the experts' three products */
+    uint32_t n_dense_layers;         /* the first ones are dense, of n_ff as usual */
+} model_moe;
+
+/* Multi-head latent attention (DeepSeek-V2): the cache keeps `rank` values that keys and values are
+ * made of, and a key of `n_rope` columns that rotates, for all heads together. */
+typedef struct {
+    uint32_t rank;                    /* 0: keys and values themselves are kept */
+    uint32_t q_rank;                  /* queries come from so many values; 0: from the row itself */
+    uint32_t n_nope, n_rope, n_value; /* columns of a head: still and rotating of q and k; of v */
+} model_latent;
+
+#define MODEL_MAX_LAYERS 1024
+#define MODEL_MAX_WIDTH (1u << 20)
+#define MODEL_MAX_VOCAB (1u << 24)
+#define MODEL_MAX_HEADS 1024
+#define MODEL_MAX_HEAD_DIM 1024
+#define MODEL_MAX_CONTEXT (1u << 27)
+#define MODEL_MAX_EXPERTS 4096
 
 typedef struct {
     model_arch arch;
@@ -42,6 +78,10 @@ typedef struct {
     bool post_norms; /* norms of the outputs of attention and feed-forward */
     bool qkv_bias;   /* required; elsewhere biases are used where they are */
     bool tied;       /* the embedding table is the head, too */
+    bool out_bias;   /* of attention's output; in files it is used where it is */
+    bool sinks;      /* a learned logit per head that takes part in the softmax (gpt-oss) */
+    model_moe moe;
+    model_latent latent;
 } model_config;
 
 /* Errors name the key, what was found and what is allowed. An unknown architecture is

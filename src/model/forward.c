@@ -23,6 +23,16 @@ enum {
     GATE,
     UP,
     HIDDEN,
+    Q_DOWN,
+    Q_ROPE,
+    LATENT,
+    K_ROPE,
+    SCORES,
+    SHARED_GATE,
+    SHARED_UP,
+    SHARED_HIDDEN,
+    SHARED,
+    SHARE,
     WANTED,
     WANTED_NORMED,
     LOGITS,
@@ -68,11 +78,11 @@ static void linear_also(dev_op *op, dev_value out, const dev_weight *w, const de
     op->n_weights++;
 }
 
-static void rope(builder *b, dev_value x, uint32_t n_heads, bool window) {
+static void rope(builder *b, dev_value x, uint32_t n_heads, uint32_t head_dim, bool window) {
     const model *m = b->m;
     dev_op *op = add_op(b, DEV_ROPE, x, x);
     op->n_heads = n_heads;
-    op->head_dim = m->config.head_dim;
+    op->head_dim = head_dim;
     op->n_rot = m->config.rope.n_rot;
     op->rope_neox = m->config.rope.neox;
     op->rope_inv_freq = window ? m->rope_window : m->rope_full;
@@ -104,8 +114,8 @@ static void attention(builder *b, const model_layer *layer) {
         rms_norm(b, Q, Q, layer->q_norm, c->head_dim);
         rms_norm(b, K, K, layer->k_norm, c->head_dim);
     }
-    rope(b, Q, c->n_heads, layer->window > 0);
-    rope(b, K, c->n_kv_heads, layer->window > 0);
+    rope(b, Q, c->n_heads, c->head_dim, layer->window > 0);
+    rope(b, K, c->n_kv_heads, c->head_dim, layer->window > 0);
     dev_op *write = add_op(b, DEV_KV_WRITE, K, DEV_NONE);
     write->in[1] = V;
     set_heads(b, write, layer);
@@ -113,19 +123,98 @@ static void attention(builder *b, const model_layer *layer) {
     set_heads(b, mix, layer);
     mix->scale = c->attn_scale;
     mix->softcap = c->attn_softcap;
+    mix->w[0] = layer->sinks;
     linear(b, MIXED, DELTA, layer->attn_out, layer->attn_out_bias);
     if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->attn_post_norm, 0);
     residual(b, DELTA);
 }
 
+/* Multi-head latent attention: DeepSeek-V2, arXiv 2405.04434, equations 37 to 47. */
+static void latent_attention(builder *b, const model_layer *layer) {
+    const model_config *c = &b->m->config;
+    dev_value q_from = layer->latent.q_down != NULL ? Q_DOWN : NORMED;
+    rms_norm(b, X, NORMED, layer->attn_norm, 0);
+    linear_also(linear(b, NORMED, LATENT, layer->latent.kv_down, NULL), K_ROPE,
+                layer->latent.k_rope, NULL);
+    rms_norm(b, LATENT, LATENT, layer->latent.kv_norm, 0);
+    if (q_from == Q_DOWN) {
+        linear(b, NORMED, Q_DOWN, layer->latent.q_down, NULL);
+        rms_norm(b, Q_DOWN, Q_DOWN, layer->latent.q_norm, 0);
+    }
+    linear_also(linear(b, q_from, Q, layer->latent.q_up, NULL), Q_ROPE, layer->latent.q_rope, NULL);
+    rope(b, Q_ROPE, c->n_heads, c->latent.n_rope, false);
+    rope(b, K_ROPE, 1, c->latent.n_rope, false);
+    dev_op *write = add_op(b, DEV_KV_WRITE, LATENT, DEV_NONE);
+    write->in[1] = K_ROPE;
+    write->group = layer->group;
+    write->layer = layer->layer_in_group;
+    dev_op *mix = add_op(b, DEV_LATENT_ATTENTION, Q, MIXED);
+    set_heads(b, mix, layer);
+    mix->in[1] = Q_ROPE;
+    mix->w[0] = layer->latent.k_up;
+    mix->w[1] = layer->latent.v_up;
+    mix->head_dim = c->latent.n_nope;
+    mix->rank = c->latent.rank;
+    mix->n_rope = c->latent.n_rope;
+    mix->n_value = c->latent.n_value;
+    mix->scale = c->attn_scale;
+    linear(b, MIXED, DELTA, layer->attn_out, NULL);
+    residual(b, DELTA);
+}
+
+static dev_activation activation(const model_config *c) {
+    return c->gelu ? DEV_GELU_TANH : DEV_SILU;
+}
+
+static void glu(builder *b, dev_value gate, dev_value up, dev_value hidden) {
+    dev_op *op = add_op(b, DEV_GLU, gate, hidden);
+    op->in[1] = up;
+    op->activation = activation(&b->m->config);
+}
+
+static void dense(builder *b, const model_layer *layer) {
+    linear_also(linear(b, NORMED, GATE, layer->gate, NULL), UP, layer->up, NULL);
+    glu(b, GATE, UP, HIDDEN);
+    linear(b, HIDDEN, DELTA, layer->down, NULL);
+}
+
+/* The expert that every token takes. */
+static void shared_expert(builder *b, const model_layer *layer) {
+    linear_also(linear(b, NORMED, SHARED_GATE, layer->moe.shared_gate, NULL), SHARED_UP,
+                layer->moe.shared_up, NULL);
+    glu(b, SHARED_GATE, SHARED_UP, SHARED_HIDDEN);
+    linear(b, SHARED_HIDDEN, SHARED, layer->moe.shared_down, NULL);
+    if (layer->moe.share != NULL) {
+        linear(b, NORMED, SHARE, layer->moe.share, NULL);
+        add_op(b, DEV_SCALE, SHARED, SHARED)->in[1] = SHARE;
+    }
+    add_op(b, DEV_ADD, DELTA, DELTA)->in[1] = SHARED;
+}
+
+static void experts(builder *b, const model_layer *layer) {
+    const model_moe *e = &b->m->config.moe;
+    linear(b, NORMED, SCORES, layer->moe.router, layer->moe.router_bias);
+    dev_op *op = add_op(b, DEV_EXPERTS, NORMED, DELTA);
+    op->in[1] = SCORES;
+    op->w[0] = layer->gate;
+    op->w[1] = layer->up;
+    op->w[2] = layer->down;
+    op->bias[0] = layer->moe.gate_bias;
+    op->bias[1] = layer->moe.up_bias;
+    op->bias[2] = layer->moe.down_bias;
+    op->n_experts = e->n_experts;
+    op->top_k = e->top_k;
+    op->activation = activation(&b->m->config);
+    if (e->n_ff_shared > 0) shared_expert(b, layer);
+}
+
 static void feed_forward(builder *b, const model_layer *layer) {
     const model_config *c = &b->m->config;
     rms_norm(b, X, NORMED, layer->ffn_norm, 0);
-    linear_also(linear(b, NORMED, GATE, layer->gate, NULL), UP, layer->up, NULL);
-    dev_op *glu = add_op(b, DEV_GLU, GATE, HIDDEN);
-    glu->in[1] = UP;
-    glu->activation = c->gelu ? DEV_GELU_TANH : DEV_SILU;
-    linear(b, HIDDEN, DELTA, layer->down, NULL);
+    if (layer->moe.router != NULL)
+        experts(b, layer);
+    else
+        dense(b, layer);
     if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->ffn_post_norm, 0);
     residual(b, DELTA);
 }
@@ -141,17 +230,32 @@ static void head(builder *b) {
 }
 
 static void set_widths(const model_config *c, uint32_t *widths) {
-    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    const model_latent *l = &c->latent;
+    uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, mixed = q;
+    if (l->rank > 0) {
+        q = c->n_heads * l->n_nope;
+        mixed = c->n_heads * l->n_value;
+    }
     const uint32_t table[N_VALUES] = {[X] = c->n_embd,
                                       [NORMED] = c->n_embd,
                                       [Q] = q,
                                       [K] = kv,
                                       [V] = kv,
-                                      [MIXED] = q,
+                                      [MIXED] = mixed,
                                       [DELTA] = c->n_embd,
                                       [GATE] = c->n_ff,
                                       [UP] = c->n_ff,
                                       [HIDDEN] = c->n_ff,
+                                      [Q_DOWN] = l->q_rank,
+                                      [Q_ROPE] = c->n_heads * l->n_rope,
+                                      [LATENT] = l->rank,
+                                      [K_ROPE] = l->n_rope,
+                                      [SCORES] = c->moe.n_experts,
+                                      [SHARED_GATE] = c->moe.n_ff_shared,
+                                      [SHARED_UP] = c->moe.n_ff_shared,
+                                      [SHARED_HIDDEN] = c->moe.n_ff_shared,
+                                      [SHARED] = c->n_embd,
+                                      [SHARE] = 1,
                                       [WANTED] = c->n_embd,
                                       [WANTED_NORMED] = c->n_embd,
                                       [LOGITS] = c->n_vocab};
@@ -172,7 +276,7 @@ ridge_status model_build_program(model *m, ridge_error *err) {
     embed->w[0] = m->embedding;
     embed->scale = c->embed_scale;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        attention(&b, &m->layers[i]);
+        (c->latent.rank > 0 ? latent_attention : attention)(&b, &m->layers[i]);
         feed_forward(&b, &m->layers[i]);
     }
     head(&b);

@@ -16,8 +16,18 @@ typedef struct {
     const dev_weight *q_bias, *k_bias, *v_bias, *attn_out_bias; /* NULL: none */
     const dev_weight *q_norm, *k_norm;                          /* NULL: none */
     const dev_weight *attn_post_norm, *ffn_post_norm;           /* NULL: none */
-    uint32_t window;                                            /* 0: full */
-    uint32_t group, layer_in_group;                             /* its place in the KV cache */
+    const dev_weight *sinks;                                    /* NULL: none */
+    struct { /* latent attention, in the paper's letters: Wdq, Wuq, Wqr, Wdkv, Wkr, Wuk, Wuv */
+        const dev_weight *q_down, *q_norm, *q_up,
+            *q_rope; /* q_down NULL: up and rope from the row */
+        const dev_weight *kv_down, *kv_norm, *k_rope, *k_up, *v_up;
+    } latent;
+    struct { /* of a layer with experts: gate, up, down are [n_experts * ...] */
+        const dev_weight *router, *router_bias, *gate_bias, *up_bias, *down_bias;
+        const dev_weight *shared_gate, *shared_up, *shared_down, *share;
+    } moe;                          /* router NULL: a dense layer */
+    uint32_t window;                /* 0: full */
+    uint32_t group, layer_in_group; /* its place in the KV cache */
 } model_layer;
 
 typedef struct {
@@ -30,6 +40,7 @@ typedef struct {
     float rope_mscale;              /* of full layers */
     dev_program program;
     uint64_t n_parameters;
+    uint64_t n_idle_parameters; /* of the experts that a token does not take */
     uint64_t step_bytes; /* of the file's weights that a decode step reads: all but the embedding
                             table, unless it is the head too */
     /* private: every weight, for freeing */

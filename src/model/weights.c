@@ -79,18 +79,34 @@ static ridge_status load(loader *l, const dev_weight **out, const char *name, ui
     return RIDGE_OK;
 }
 
-static ridge_status load_layer(loader *l, uint32_t i) {
+/* A layer's tensor; `to` NULL: the architecture has none. */
+typedef struct {
+    const dev_weight **to;
+    const char *name;
+    uint32_t rows, cols;
+    need needed;
+} layer_tensor;
+
+static ridge_status load_tensors(loader *l, uint32_t layer, const layer_tensor *tensors, size_t n) {
+    for (size_t t = 0; t < n; t++) {
+        char name[128];
+        if (tensors[t].to == NULL) continue;
+        snprintf(name, sizeof name, "blk.%u.%s", layer, tensors[t].name);
+        RIDGE_TRY(load(l, tensors[t].to, name, tensors[t].rows, tensors[t].cols, tensors[t].needed,
+                       false));
+    }
+    return RIDGE_OK;
+}
+
+#define LOAD_TENSORS(l, layer, tensors)                                                            \
+    load_tensors(l, layer, tensors, sizeof(tensors) / sizeof *(tensors))
+
+static ridge_status load_attention(loader *l, uint32_t i) {
     const model_config *c = &l->m->config;
     model_layer *layer = &l->m->layers[i];
     uint32_t q_width = c->n_heads * c->head_dim, kv_width = c->n_kv_heads * c->head_dim;
-    need bias = c->qkv_bias ? REQUIRED : OPTIONAL;
-    const struct {
-        const dev_weight **to;
-        const char *name;
-        uint32_t rows, cols;
-        need needed;
-    } tensors[] = {
-        {&layer->attn_norm, "attn_norm.weight", 1, c->n_embd, REQUIRED},
+    need bias = c->qkv_bias ? REQUIRED : OPTIONAL, out_bias = c->out_bias ? REQUIRED : OPTIONAL;
+    const layer_tensor tensors[] = {
         {&layer->q, "attn_q.weight", q_width, c->n_embd, REQUIRED},
         {&layer->k, "attn_k.weight", kv_width, c->n_embd, REQUIRED},
         {&layer->v, "attn_v.weight", kv_width, c->n_embd, REQUIRED},
@@ -98,26 +114,107 @@ static ridge_status load_layer(loader *l, uint32_t i) {
         {&layer->k_bias, "attn_k.bias", 1, kv_width, bias},
         {&layer->v_bias, "attn_v.bias", 1, kv_width, bias},
         {&layer->attn_out, "attn_output.weight", c->n_embd, q_width, REQUIRED},
-        {&layer->attn_out_bias, "attn_output.bias", 1, c->n_embd, OPTIONAL},
-        {&layer->ffn_norm, "ffn_norm.weight", 1, c->n_embd, REQUIRED},
+        {&layer->attn_out_bias, "attn_output.bias", 1, c->n_embd, out_bias},
+        {c->qk_norm ? &layer->q_norm : NULL, "attn_q_norm.weight", 1, c->head_dim, REQUIRED},
+        {c->qk_norm ? &layer->k_norm : NULL, "attn_k_norm.weight", 1, c->head_dim, REQUIRED},
+        {c->sinks ? &layer->sinks : NULL, "attn_sinks.weight", 1, c->n_heads, REQUIRED},
+    };
+    return LOAD_TENSORS(l, i, tensors);
+}
+
+static ridge_status load_latent_attention(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    const model_latent *a = &c->latent;
+    model_layer *layer = &l->m->layers[i];
+    uint32_t q_from = a->q_rank > 0 ? a->q_rank : c->n_embd;
+    const layer_tensor tensors[] = {
+        {a->q_rank > 0 ? &layer->latent.q_down : NULL, "attn_q_a.weight", a->q_rank, c->n_embd,
+         REQUIRED},
+        {a->q_rank > 0 ? &layer->latent.q_norm : NULL, "attn_q_a_norm.weight", 1, a->q_rank,
+         REQUIRED},
+        {&layer->latent.q_up, "attn_q_nope.weight", c->n_heads * a->n_nope, q_from, REQUIRED},
+        {&layer->latent.q_rope, "attn_q_rope.weight", c->n_heads * a->n_rope, q_from, REQUIRED},
+        {&layer->latent.kv_down, "attn_kv_a.weight", a->rank, c->n_embd, REQUIRED},
+        {&layer->latent.kv_norm, "attn_kv_a_norm.weight", 1, a->rank, REQUIRED},
+        {&layer->latent.k_rope, "attn_k_rope.weight", a->n_rope, c->n_embd, REQUIRED},
+        {&layer->latent.k_up, "attn_k_b.weight", c->n_heads * a->n_nope, a->rank, REQUIRED},
+        {&layer->latent.v_up, "attn_v_b.weight", c->n_heads * a->n_value, a->rank, REQUIRED},
+        {&layer->attn_out, "attn_output.weight", c->n_embd, c->n_heads * a->n_value, REQUIRED},
+    };
+    return LOAD_TENSORS(l, i, tensors);
+}
+
+static ridge_status load_feed_forward(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    model_layer *layer = &l->m->layers[i];
+    const layer_tensor tensors[] = {
         {&layer->gate, "ffn_gate.weight", c->n_ff, c->n_embd, REQUIRED},
         {&layer->up, "ffn_up.weight", c->n_ff, c->n_embd, REQUIRED},
         {&layer->down, "ffn_down.weight", c->n_embd, c->n_ff, REQUIRED},
-        {c->qk_norm ? &layer->q_norm : NULL, "attn_q_norm.weight", 1, c->head_dim, REQUIRED},
-        {c->qk_norm ? &layer->k_norm : NULL, "attn_k_norm.weight", 1, c->head_dim, REQUIRED},
+    };
+    return LOAD_TENSORS(l, i, tensors);
+}
+
+/* Of the experts' parameters a token needs top_k experts'. */
+static ridge_status load_experts(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    const model_moe *e = &c->moe;
+    model_layer *layer = &l->m->layers[i];
+    uint32_t ff = e->n_experts * e->n_ff, out = e->n_experts * c->n_embd;
+    const layer_tensor tensors[] = {
+        {&layer->gate, "ffn_gate_exps.weight", ff, c->n_embd, REQUIRED},
+        {&layer->up, "ffn_up_exps.weight", ff, c->n_embd, REQUIRED},
+        {&layer->down, "ffn_down_exps.weight", out, e->n_ff, REQUIRED},
+        {e->bias ? &layer->moe.gate_bias : NULL, "ffn_gate_exps.bias", 1, ff, REQUIRED},
+        {e->bias ? &layer->moe.up_bias : NULL, "ffn_up_exps.bias", 1, ff, REQUIRED},
+        {e->bias ? &layer->moe.down_bias : NULL, "ffn_down_exps.bias", 1, out, REQUIRED},
+    };
+    uint64_t before = l->m->n_parameters;
+    RIDGE_TRY(LOAD_TENSORS(l, i, tensors));
+    uint64_t one = (l->m->n_parameters - before) / e->n_experts;
+    l->m->n_idle_parameters += (e->n_experts - e->top_k) * one;
+    bool shared = e->n_ff_shared > 0;
+    const layer_tensor others[] = {
+        {&layer->moe.router, "ffn_gate_inp.weight", e->n_experts, c->n_embd, REQUIRED},
+        {e->router_bias ? &layer->moe.router_bias : NULL, "exp_probs_b.bias", 1, e->n_experts,
+         REQUIRED},
+        {shared ? &layer->moe.shared_gate : NULL, "ffn_gate_shexp.weight", e->n_ff_shared,
+         c->n_embd, REQUIRED},
+        {shared ? &layer->moe.shared_up : NULL, "ffn_up_shexp.weight", e->n_ff_shared, c->n_embd,
+         REQUIRED},
+        {shared ? &layer->moe.shared_down : NULL, "ffn_down_shexp.weight", c->n_embd,
+         e->n_ff_shared, REQUIRED},
+        {e->shared_gate ? &layer->moe.share : NULL, "ffn_gate_inp_shexp.weight", 1, c->n_embd,
+         REQUIRED},
+    };
+    return LOAD_TENSORS(l, i, others);
+}
+
+static ridge_status load_layer(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    model_layer *layer = &l->m->layers[i];
+    const layer_tensor norms[] = {
+        {&layer->attn_norm, "attn_norm.weight", 1, c->n_embd, REQUIRED},
+        {&layer->ffn_norm, "ffn_norm.weight", 1, c->n_embd, REQUIRED},
         {c->post_norms ? &layer->attn_post_norm : NULL, "post_attention_norm.weight", 1, c->n_embd,
          REQUIRED},
         {c->post_norms ? &layer->ffn_post_norm : NULL, "post_ffw_norm.weight", 1, c->n_embd,
          REQUIRED},
     };
-    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
-        char name[128];
-        if (tensors[t].to == NULL) continue;
-        snprintf(name, sizeof name, "blk.%u.%s", i, tensors[t].name);
-        RIDGE_TRY(load(l, tensors[t].to, name, tensors[t].rows, tensors[t].cols, tensors[t].needed,
-                       false));
-    }
-    return RIDGE_OK;
+    RIDGE_TRY(LOAD_TENSORS(l, i, norms));
+    RIDGE_TRY(c->latent.rank > 0 ? load_latent_attention(l, i) : load_attention(l, i));
+    bool sparse = c->moe.n_experts > 0 && i >= c->moe.n_dense_layers;
+    return sparse ? load_experts(l, i) : load_feed_forward(l, i);
+}
+
+/* What one token of a layer keeps in the cache. */
+static dev_kv_group cache_shape(const model_config *c, uint32_t window) {
+    if (c->latent.rank > 0)
+        return (dev_kv_group){.n_kv_heads = 1,
+                              .head_dim = c->latent.rank + c->latent.n_rope,
+                              .window = window,
+                              .latent = true};
+    return (dev_kv_group){.n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .window = window};
 }
 
 /* Layers of equal window and KV shape share a group; the group counts its layers. */
@@ -125,10 +222,7 @@ static void place_in_group(model *m, model_layer *layer) {
     uint32_t g = 0;
     while (g < m->n_groups && m->groups[g].window != layer->window) g++;
     ridge_assert(g < DEV_MAX_GROUPS);
-    if (g == m->n_groups)
-        m->groups[m->n_groups++] = (dev_kv_group){.n_kv_heads = m->config.n_kv_heads,
-                                                  .head_dim = m->config.head_dim,
-                                                  .window = layer->window};
+    if (g == m->n_groups) m->groups[m->n_groups++] = cache_shape(&m->config, layer->window);
     layer->group = g;
     layer->layer_in_group = m->groups[g].n_layers++;
 }
