@@ -9,7 +9,10 @@
 #include <string.h>
 
 #define LEVELS 64
-#define OWN_WEIGHT 6.0f /* so many guesses of its own count as much as all others' */
+/* So many guesses of its own count as much as all others': a text's chances are spread around those
+ * of all like a beta distribution of this weight (a + b), the likeliest for 32 answers of two
+ * models. */
+#define OWN_WEIGHT 6.0f
 #define LEAST_GAIN 1.02 /* below it the errors of the estimates decide */
 
 void draft_record_add(draft_record *r, uint32_t class, bool hit, float fade) {
@@ -113,4 +116,27 @@ double draft_length_choose(const draft_costs *c, const float (*used)[DRAFT_MAX],
     count(&h, used, n, best_rounds);
     hand_out(used, n, best_rounds, &h, best_rows, length);
     return best_rows > 0 ? best : 1;
+}
+
+/* Of the step, one token of one sequence. */
+static double token_s(const draft_costs *c) {
+    return step_time_of(c->time, c->n_sequences) / c->n_sequences;
+}
+
+/* And of a round of the draft model. */
+static double guess_s(const draft_costs *c) {
+    return c->round_s / c->n_sequences;
+}
+
+uint32_t draft_allowance_length(draft_allowance a, const draft_costs *c) {
+    double most = a + token_s(c);
+    uint32_t n = 0;
+    while (n < DRAFT_MAX && added_s(c, n + 1) + (n + 1) * guess_s(c) <= most) n++;
+    return n;
+}
+
+void draft_allowance_settle(draft_allowance *a, const draft_costs *c, uint32_t n_all, uint32_t n,
+                            uint32_t n_accepted) {
+    *a += token_s(c) * (n_accepted + DRAFT_LOSS * (1 + n_accepted));
+    if (n > 0) *a -= added_s(c, n_all) * n / n_all + n * guess_s(c);
 }

@@ -5,6 +5,9 @@
  * step, still grow. None at all is an answer like any other: it is what comes out when guesses are
  * poor, or when so many sequences run that a row is as dear as a token.
  *
+ * Chances are learned from texts that went before, so a text that is like none of them would pay
+ * for what it teaches. Each has an allowance therefore, which bounds its loss whatever is expected.
+ *
  * Pure: decides about time only, never about tokens.
  */
 #ifndef RIDGE_ENGINE_DRAFT_LENGTH_H
@@ -44,5 +47,19 @@ typedef struct {
  * second over those without guesses: 1 where there shall be none. */
 double draft_length_choose(const draft_costs *c, const float (*used)[DRAFT_MAX], uint32_t n,
                            uint32_t *length);
+
+/* Seconds that guesses may yet cost a sequence; 0 to begin with. It grows by what guesses save and
+ * by DRAFT_LOSS of the time of each token, and shrinks by what guesses take; it may fall short by
+ * the time of one token. So a text of n tokens loses DRAFT_LOSS + 1 / n of its time at most. */
+#define DRAFT_LOSS 0.01
+typedef double draft_allowance;
+
+/* The longest draft that it pays for, should none of it come true: at most DRAFT_MAX. */
+uint32_t draft_allowance_length(draft_allowance a, const draft_costs *c);
+/* After a step that verified n_all guesses, n of them the sequence's, of which n_accepted came
+ * true.
+ */
+void draft_allowance_settle(draft_allowance *a, const draft_costs *c, uint32_t n_all, uint32_t n,
+                            uint32_t n_accepted);
 
 #endif

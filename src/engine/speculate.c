@@ -26,7 +26,8 @@ struct speculation {
     step_time time;       /* of the target's steps */
     step_time draft_time; /* of the draft model's rounds, by their rows */
     double weight_share; /* of the draft model's weights in the target's: of the time, until seen */
-    draft_work work;     /* of this step */
+    draft_costs costs;   /* of this step */
+    draft_work work;     /* of the draft model in this step */
     double work_s;
     speculation_fn source; /* NULL: n-grams */
     void *source_context;
@@ -198,13 +199,15 @@ static void guess_alone(speculation *s, request *q) {
     for (uint32_t i = 0; i < d->n_guesses; i++) d->classes[i] = class_of(length + i);
 }
 
-/* The chances of its guesses; a draft model's are not made yet. */
+/* The chances of its guesses, as many as it may have; a draft model's are not made yet. */
 static void reckon(const speculation *s, const request *q, float used[DRAFT_MAX]) {
     const request_drafts *d = &q->drafts;
     double chance = 1;
     uint32_t n = s->model != NULL ? DRAFT_MAX : d->n_guesses;
+    uint32_t most = draft_allowance_length(d->allowance, &s->costs);
+    if (most > room_of(q)) most = room_of(q);
     memset(used, 0, DRAFT_MAX * sizeof *used);
-    for (uint32_t i = 0; i < n && i < room_of(q); i++) {
+    for (uint32_t i = 0; i < n && i < most; i++) {
         chance *= draft_record_chance(&d->record, &s->all, s->model != NULL ? 0 : d->classes[i]);
         used[i] = (float)chance;
     }
@@ -248,7 +251,8 @@ static bool trial_is_due(const draft_costs *c, const speculation *s, const reque
     return q->drafts.n_declined * share * TRIAL_SHARE > cost;
 }
 
-static void choose_for_model(speculation *s, const draft_costs *c) {
+static void choose_for_model(speculation *s) {
+    const draft_costs *c = &s->costs;
     uint32_t n = s->n_candidates;
     for (uint32_t i = 0; i < n; i++)
         if (lag_of(s->candidates[i]) > FAR_BEHIND &&
@@ -262,24 +266,25 @@ static void choose_for_model(speculation *s, const draft_costs *c) {
     }
 }
 
-static void choose_for_ngrams(speculation *s, draft_costs *c) {
+static void choose_for_ngrams(speculation *s) {
+    draft_costs c = s->costs;
     uint32_t n = s->n_candidates, n_declined = 0;
     for (uint32_t i = 0; i < n; i++)
         if (s->candidates[i]->drafts.n_declined > n_declined)
             n_declined = s->candidates[i]->drafts.n_declined;
-    c->hopeful = n_declined >= LOOK_AGAIN;
-    draft_length_choose(c, (const float(*)[DRAFT_MAX])s->used, n, s->lengths);
-    for (uint32_t i = 0; i < n && c->hopeful; i++) s->candidates[i]->drafts.n_declined = 0;
+    c.hopeful = n_declined >= LOOK_AGAIN;
+    draft_length_choose(&c, (const float(*)[DRAFT_MAX])s->used, n, s->lengths);
+    for (uint32_t i = 0; i < n && c.hopeful; i++) s->candidates[i]->drafts.n_declined = 0;
 }
 
 static void choose(engine *e, uint32_t n_prompt_rows) {
     speculation *s = e->speculation;
     uint32_t n = s->n_candidates, room = e->params.max_num_batched_tokens;
-    draft_costs c = {.time = &s->time,
-                     .n_sequences = n,
-                     .n_prompt_rows = n_prompt_rows,
-                     .round_s = s->model != NULL ? round_seconds(s) : 0,
-                     .max_rows = room > n ? room - n : 0};
+    s->costs = (draft_costs){.time = &s->time,
+                             .n_sequences = n,
+                             .n_prompt_rows = n_prompt_rows,
+                             .round_s = s->model != NULL ? round_seconds(s) : 0,
+                             .max_rows = room > n ? room - n : 0};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t most = room_of(s->candidates[i]);
         reckon(s, s->candidates[i], s->used[i]);
@@ -287,9 +292,9 @@ static void choose(engine *e, uint32_t n_prompt_rows) {
     }
     if (s->n_fixed > 0) return;
     if (s->model != NULL)
-        choose_for_model(s, &c);
+        choose_for_model(s);
     else
-        choose_for_ngrams(s, &c);
+        choose_for_ngrams(s);
 }
 
 /* The guesses themselves. */
@@ -380,6 +385,16 @@ static void count_guesses(engine_stats *stats, request *q, uint32_t n_drafted) {
     for (uint32_t i = 0; i < n_accepted; i++) stats->accepted_at[i]++;
 }
 
+/* By what steps of so many rows take, known to be a little better now. */
+static void settle_allowances(speculation *s, uint32_t n_drafted) {
+    for (uint32_t i = 0; i < s->n_candidates; i++) {
+        request *q = s->candidates[i];
+        if (q->seq.n_scheduled == 0) continue;
+        uint32_t n = n_verified(q);
+        draft_allowance_settle(&q->drafts.allowance, &s->costs, n_drafted, n, n - q->seq.n_draft);
+    }
+}
+
 void speculation_note(engine *e, const sched_plan *plan, dev_account *account, double *seconds) {
     speculation *s = e->speculation;
     uint32_t n_prompt = 0, n_drafted = 0, n_drawn = 0;
@@ -400,6 +415,7 @@ void speculation_note(engine *e, const sched_plan *plan, dev_account *account, d
         step_time_add_prompt(&s->time, plan->n_tokens, *seconds);
     else
         step_time_add(&s->time, plan->n_tokens, *seconds);
+    settle_allowances(s, n_drafted);
     dev_account_add(account, &s->work.account);
     *seconds += s->work_s;
 }

@@ -30,6 +30,7 @@ typedef struct {
     ngram *ngram;      /* NULL: not guessed for by n-grams */
     draft_cache cache; /* of the draft model */
     draft_record record;
+    draft_allowance allowance;
     int32_t guesses[DRAFT_MAX]; /* [n_guesses] of what follows the n_then tokens that there were */
     uint8_t classes[DRAFT_MAX];
     uint32_t n_guesses, n_then;

@@ -239,6 +239,108 @@ static void test_records(void **state) {
     assert_true(own.classes[2].n == 0);
 }
 
+/* Texts, replayed: a row more costs `row` of a step of one, and guesses of class k come true with
+ * chance[k]. One sequence after the other, as the engine takes them. */
+typedef struct {
+    double row, time;
+    step_time steps;
+    draft_record all;
+    uint32_t seed;
+} replay;
+
+static replay replay_of(double row) {
+    replay r = {.row = row, .seed = 5};
+    for (int c = 0; c < DRAFT_CLASSES; c++) {
+        r.all.classes[c].n = 8;
+        r.all.classes[c].hits = 6;
+    }
+    for (uint32_t n = 1; n <= 1 + DRAFT_MAX; n++) learn(&r.steps, n, 1 + row * (n - 1));
+    return r;
+}
+
+static bool happens(replay *r, double chance) {
+    r->seed = r->seed * 1664525u + 1013904223u;
+    return (r->seed >> 8) < chance * (1 << 24);
+}
+
+/* Seconds that a text of n tokens takes. A step of one takes 1. */
+static double replay_text(replay *r, uint32_t n, const double chance[DRAFT_CLASSES]) {
+    draft_record own = {0};
+    draft_allowance allowance = 0;
+    double start = r->time;
+    for (uint32_t done = 0, first = 0; done < n; first = (first + 1) % DRAFT_CLASSES) {
+        draft_costs c = {.time = &r->steps, .n_sequences = 1, .max_rows = 511};
+        float used[1][DRAFT_MAX] = {{0}}, all = 1;
+        uint32_t length, n_true = 0, most = draft_allowance_length(allowance, &c);
+        if (most > n - done - 1) most = n - done - 1;
+        for (uint32_t j = 0; j < most; j++) {
+            uint32_t class = first + j < DRAFT_CLASSES ? first + j : DRAFT_CLASSES - 1;
+            used[0][j] = all *= (float)draft_record_chance(&own, &r->all, class);
+        }
+        draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+        for (bool right = true; right;) { /* one more than verified: what came instead is known */
+            uint32_t class = first + n_true < DRAFT_CLASSES ? first + n_true : DRAFT_CLASSES - 1;
+            right = happens(r, chance[class]);
+            draft_record_add(&own, class, right, 24);
+            draft_record_add(&r->all, class, right, 512);
+            if (n_true == length) break;
+            n_true += right;
+        }
+        double seconds = 1 + r->row * length;
+        step_time_add(&r->steps, 1 + length, seconds);
+        draft_allowance_settle(&allowance, &c, length, length, n_true);
+        r->time += seconds;
+        done += 1 + n_true;
+    }
+    return r->time - start;
+}
+
+/* After texts whose guesses were all right one comes whose guesses are all wrong: everything that
+ * was learned is in favour of guessing, and it costs a hundredth and a step all the same. */
+static void test_a_text_unlike_all_others(void **state) {
+    (void)state;
+    static const double right[DRAFT_CLASSES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const double wrong[DRAFT_CLASSES] = {0}, rows[] = {.01, .05, .15, .3, .6, .95};
+    for (int i = 0; i < 6; i++)
+        for (uint32_t n = 32; n <= 512; n *= 4) {
+            replay r = replay_of(rows[i]);
+            for (int k = 0; k < 8; k++) replay_text(&r, 400, right);
+            double seconds = replay_text(&r, n, wrong);
+            if (!(seconds <= n * (1 + DRAFT_LOSS) + 1.01))
+                fail_msg("a row of %g: %g s for %u tokens", rows[i], seconds, n);
+        }
+}
+
+/* Of a step's time each pays for its own guesses, and gets what they save. */
+static void test_company_shares_the_time(void **state) {
+    (void)state;
+    step_time t = machine();
+    draft_costs c = costs(&t, 4);
+    draft_allowance none = 0, few = 0, many = 0;
+    double step = step_time_of(&t, 4), more = step_time_of(&t, 12) - step;
+    draft_allowance_settle(&none, &c, 8, 0, 0);
+    draft_allowance_settle(&few, &c, 8, 2, 0);
+    draft_allowance_settle(&many, &c, 8, 6, 5);
+    assert_near(none, DRAFT_LOSS * step / 4, 1e-6);
+    assert_near(none - few, more * 2 / 8, 1e-6);
+    assert_near(many, 6 * (1 + DRAFT_LOSS) * step / 4 - step / 4 - more * 6 / 8, 1e-6);
+    assert_int_equal(draft_allowance_length(few, &c), 0); /* it has had more than a token's time */
+    c.round_s = step;                                     /* guesses as dear as tokens */
+    assert_int_equal(draft_allowance_length(0, &c), 0);
+    assert_in_range(draft_allowance_length(2 * step, &c), 4, 8);
+}
+
+/* And a text that is worth it is not held back by what bounds the loss of others. */
+static void test_a_text_of_good_guesses(void **state) {
+    (void)state;
+    static const double half[DRAFT_CLASSES] = {.5, .5, .5, .5, .5, .5, .5, .5, .5, .5};
+    static const double good[DRAFT_CLASSES] = {.95, .95, .95, .95, .95, .95, .95, .95, .95, .95};
+    replay cheap = replay_of(.05), dear = replay_of(.3);
+    assert_true(replay_text(&cheap, 400, good) < 400 / 5.0);
+    assert_true(replay_text(&dear, 400, good) < 400 / 2.0);
+    assert_true(replay_text(&dear, 400, half) < 400 / 1.05);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_seen),
@@ -252,6 +354,9 @@ int main(void) {
         cmocka_unit_test(test_beside_prompts),
         cmocka_unit_test(test_a_slow_row_is_looked_at_again),
         cmocka_unit_test(test_records),
+        cmocka_unit_test(test_a_text_unlike_all_others),
+        cmocka_unit_test(test_company_shares_the_time),
+        cmocka_unit_test(test_a_text_of_good_guesses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
