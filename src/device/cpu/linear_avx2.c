@@ -72,6 +72,19 @@ INLINE int quads_in_16_bits(cpu_planes planes) {
     return 1;
 }
 
+/* Where the integer sum of a centred format starts: -zero * sum q. Those of 8 bits take their zero
+ * off before. */
+INLINE __m256i minus_zero(cpu_planes planes, int32_t nsum) {
+    __m256i sum = _mm256_set1_epi32(nsum);
+    switch (planes) {
+    case CPU_U3: return _mm256_slli_epi32(sum, 2);
+    case CPU_U4: return _mm256_slli_epi32(sum, 3);
+    case CPU_U5: return _mm256_slli_epi32(sum, 4);
+    case CPU_U6: return _mm256_slli_epi32(sum, 5);
+    default: return _mm256_setzero_si256();
+    }
+}
+
 /* Scales -------------------------------------------------------------------------------------- */
 
 /* Of 8 rows; per half. */
@@ -188,8 +201,8 @@ INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int 
 }
 
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
-INLINE void add_block(form f, const uint8_t *w, const scales s[2], __m128i zero_shift,
-                      const cpu_xblock *x, int T, float *acc) {
+INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
+                      float *acc) {
     const bool halves = has_halves(f.scaling), min = has_min(f.scaling);
     const int n = halves ? 4 : 8,
               step = quads_in_16_bits(f.planes) < n ? quads_in_16_bits(f.planes) : n;
@@ -198,11 +211,8 @@ INLINE void add_block(form f, const uint8_t *w, const scales s[2], __m128i zero_
         __m256i isum[TOKENS][2];
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
-            __m256i start = _mm256_setzero_si256();
-            if (!min && quads_in_16_bits(f.planes) > 1)
-                start = _mm256_sll_epi32(_mm256_set1_epi32(cpu_half_nsum(&x[t], h, halves)),
-                                         zero_shift);
-            isum[t][0] = isum[t][1] = start;
+            isum[t][0] = isum[t][1] = min ? _mm256_setzero_si256()
+                                          : minus_zero(f.planes, cpu_half_nsum(&x[t], h, halves));
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < n; quad += step) add_quads(f, w, x, T, h * 4 + quad, step, isum);
@@ -224,14 +234,14 @@ INLINE void add_block(form f, const uint8_t *w, const scales s[2], __m128i zero_
 }
 
 /* The same times `width` tokens, four by four. */
-INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], __m128i zero_shift,
-                       const cpu_xblock *x, uint32_t width, float *acc) {
+INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x,
+                       uint32_t width, float *acc) {
     for (; width >= TOKENS; width -= TOKENS, x += TOKENS, acc += TOKENS * CPU_PAIR)
-        add_block(f, w, s, zero_shift, x, TOKENS, acc);
+        add_block(f, w, s, x, TOKENS, acc);
     switch (width) {
-    case 3: add_block(f, w, s, zero_shift, x, 3, acc); break;
-    case 2: add_block(f, w, s, zero_shift, x, 2, acc); break;
-    case 1: add_block(f, w, s, zero_shift, x, 1, acc); break;
+    case 3: add_block(f, w, s, x, 3, acc); break;
+    case 2: add_block(f, w, s, x, 2, acc); break;
+    case 1: add_block(f, w, s, x, 1, acc); break;
     default: break;
     }
 }
@@ -240,7 +250,6 @@ INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], __m128i zero
 
 INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
-    const __m128i zero_shift = _mm_cvtsi32_si128(f->zero_shift);
     const form kind = {planes, scaling, true};
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
@@ -259,7 +268,7 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
         scales s[2];
         for (uint32_t r = 0; r < 2; r++)
             s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
-        add_tokens(kind, at, s, zero_shift, x, a->width, a->acc);
+        add_tokens(kind, at, s, x, a->width, a->acc);
         at += step;
     }
 }
@@ -294,7 +303,6 @@ INLINE void fetch_next(cpu_fetch *f) {
 }
 
 INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_args *a) {
-    const __m128i zero_shift = _mm_cvtsi32_si128(a->format->zero_shift);
     const form kind = {planes, scaling, false};
     for (uint32_t p = 0; p < a->n_panels; p++) {
         const cpu_ublock *w = a->w + p * CPU_K_BLOCKS;
@@ -307,7 +315,7 @@ INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_a
                     s[r].m[h] = _mm256_load_ps(w->m[h] + 8 * r);
                 }
             fetch_next(a->fetch);
-            add_tokens(kind, w->q, s, zero_shift, x, a->width, a->acc + p * CPU_PANEL);
+            add_tokens(kind, w->q, s, x, a->width, a->acc + p * CPU_PANEL);
         }
     }
 }
