@@ -10,8 +10,9 @@
 
 #define V_LANES 8
 #define V_QUERIES 4
-#define V_GROUPS 1
-#define V_COLUMNS 2
+#define V_GROUPS(q) ((q) < V_QUERIES ? 2 : 1)
+#define V_COLUMNS(q) ((q) < V_QUERIES ? 4 : 2)
+#define V_FETCH 1
 #define V_FGEMM 4
 typedef __m256 vf;
 

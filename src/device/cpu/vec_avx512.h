@@ -10,8 +10,9 @@
 
 #define V_LANES 16
 #define V_QUERIES 4
-#define V_GROUPS 4
-#define V_COLUMNS 4
+#define V_GROUPS(q) 4
+#define V_COLUMNS(q) 4
+#define V_FETCH 0
 #define V_FGEMM 8
 typedef __m512 vf;
 

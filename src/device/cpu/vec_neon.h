@@ -12,8 +12,9 @@
 
 #define V_LANES 4
 #define V_QUERIES 4
-#define V_GROUPS 1
-#define V_COLUMNS 4
+#define V_GROUPS(q) 1
+#define V_COLUMNS(q) 4
+#define V_FETCH 0
 #define V_FGEMM 4
 typedef float32x4_t vf;
 
