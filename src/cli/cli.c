@@ -17,7 +17,7 @@
 #include "base/mem.h"
 
 static void print_help(const char *usage, const cli_option *options, size_t n) {
-    static const char *const kinds[] = {"", " TEXT", " N", " N", " X", " BYTES"};
+    static const char *const kinds[] = {"", " TEXT", " N", " N", " X", " BYTES", " TEXT"};
     printf("usage: ridge %s\n", usage);
     for (size_t i = 0; i < n; i++) {
         char left[64];
@@ -69,6 +69,11 @@ static bool parse_value(const cli_option *o, const char *text) {
         return true;
     }
     case CLI_BYTES: return parse_bytes(text, o->value);
+    case CLI_LIST: {
+        cli_list *list = o->value;
+        if (list->n < CLI_MAX_LIST) list->items[list->n++] = text;
+        return list->n < CLI_MAX_LIST;
+    }
     case CLI_FLAG: break;
     }
     return false;
@@ -85,8 +90,13 @@ static const cli_option *find_option(const cli_option *options, size_t n, const 
 /* One option at argv[*i]; advances *i over a value that is its own argument. */
 static int parse_option(int argc, char **argv, int *i, const char *usage, const cli_option *options,
                         size_t n) {
-    static const char *const expected[] = {
-        "", "a text", "an integer", "a number >= 0", "a number", "bytes such as 512M"};
+    static const char *const expected[] = {"",
+                                           "a text",
+                                           "an integer",
+                                           "a number >= 0",
+                                           "a number",
+                                           "bytes such as 512M",
+                                           "no more than 15 of them"};
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
     size_t len = equals != NULL ? (size_t)(equals - name) : strlen(name);
     const cli_option *o = find_option(options, n, name, len);

@@ -14,7 +14,22 @@
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
-typedef enum { CLI_FLAG, CLI_STRING, CLI_INT, CLI_UINT, CLI_DOUBLE, CLI_BYTES } cli_kind;
+typedef enum {
+    CLI_FLAG,
+    CLI_STRING,
+    CLI_INT,
+    CLI_UINT,
+    CLI_DOUBLE,
+    CLI_BYTES,
+    CLI_LIST /* may be given again; value points to a cli_list */
+} cli_kind;
+
+#define CLI_MAX_LIST 16
+
+typedef struct {
+    const char *items[CLI_MAX_LIST]; /* [n] */
+    size_t n;
+} cli_list;
 
 /* One option: --name (or --no-name for a CLI_FLAG that defaults to true). value points to
  * bool / const char * / int64_t / uint64_t / double / uint64_t (suffixes K M G T, binary). */
@@ -69,6 +84,7 @@ int cmd_render(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_detokenize(int argc, char **argv);
 int cmd_version(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 
 #endif

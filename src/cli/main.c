@@ -19,6 +19,7 @@ static const struct {
     {"bench", "prefill and decode against the roofline", cmd_bench},
     {"serve", "OpenAI's API over HTTP", cmd_serve},
     {"load", "load on an OpenAI-compatible server, measured", cmd_load},
+    {"plan", "what a model takes on a GPU, on paper", cmd_plan},
     {"version", "print the version", cmd_version},
 };
 

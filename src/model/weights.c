@@ -54,6 +54,7 @@ static ridge_status upload(loader *l, const dev_weight **out, const gguf_tensor 
     RIDGE_TRY(keep(l, w));
     *out = w;
     l->m->n_parameters += (uint64_t)rows * cols;
+    l->m->weight_bytes += t->size_bytes;
     if (!embed_only) l->m->step_bytes += t->size_bytes;
     return RIDGE_OK;
 }

@@ -1,0 +1,219 @@
+/* ridge plan: what a model takes on a GPU, on paper. Flags and printing; the rest is in plan/. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "cli/plan_print.h"
+#include "plan/plan.h"
+
+#define USAGE "plan --model NAME|FILE --gpu NAME [OPTION ...]"
+
+typedef struct {
+    const char *model, *gpu, *dtype, *kv_cache_dtype, *profile;
+    uint64_t batch, context, prompt;
+    double weight_bits, peak_flops, bandwidth, slo_tpot_ms, price_per_hour;
+    uint64_t memory;
+    cli_list what_if;
+    bool json, models, gpus;
+} plan_args;
+
+static const plan_args defaults = {
+    .dtype = "auto", .kv_cache_dtype = "auto", .profile = "ideal", .batch = 1, .prompt = 1000};
+
+/* cli_parse over a: all arguments, or one that is given as --what-if. */
+static int parse(plan_args *a, int argc, char **argv, int *n_args) {
+    const cli_option options[] = {
+        {"model", CLI_STRING, &a->model, "a name (--models), a config.json or a .gguf file"},
+        {"gpu", CLI_STRING, &a->gpu, "a name (--gpus)"},
+        {"batch", CLI_UINT, &a->batch, "sequences that decode together (default 1)"},
+        {"context", CLI_UINT, &a->context, "tokens of each in the cache (default 0)"},
+        {"prompt", CLI_UINT, &a->prompt, "tokens of a new prompt (default 1000)"},
+        {"dtype", CLI_STRING, &a->dtype,
+         "of weights: bf16, fp8, int8, fp4, mxfp4, int4 (default: bf16, or the file's)"},
+        {"weight-bits", CLI_DOUBLE, &a->weight_bits, "of each weight, in place of dtype's"},
+        {"kv-cache-dtype", CLI_STRING, &a->kv_cache_dtype, "f16 (default), fp8, fp6, q8_0 or f32"},
+        {"profile", CLI_STRING, &a->profile, "how much of the peaks is reached: ideal (default)"},
+        {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
+        {"bandwidth", CLI_DOUBLE, &a->bandwidth, "bytes/s of its memory, in place of the table's"},
+        {"memory", CLI_BYTES, &a->memory, "of the GPU, in place of the table's"},
+        {"slo-tpot", CLI_DOUBLE, &a->slo_tpot_ms, "target per token in ms: the largest batch"},
+        {"price-per-hour", CLI_DOUBLE, &a->price_per_hour, "of one GPU: cost of tokens"},
+        {"what-if", CLI_LIST, &a->what_if, "OPTION=VALUE: the plan with this changed, too"},
+        {"json", CLI_FLAG, &a->json, "one JSON document"},
+        {"models", CLI_FLAG, &a->models, "list the models that are known by name"},
+        {"gpus", CLI_FLAG, &a->gpus, "list the GPUs that are known"},
+    };
+    return cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, n_args);
+}
+
+/* From options to parameters ------------------------------------------------------------------- */
+
+static ridge_status count_of(const char *name, uint64_t v, uint64_t low, uint64_t high,
+                             uint32_t *out, ridge_error *err) {
+    if (v < low || v > high)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", name,
+                          (unsigned long long)low, (unsigned long long)high, (unsigned long long)v);
+    *out = (uint32_t)v;
+    return RIDGE_OK;
+}
+
+/* 0: not given. */
+static ridge_status amount_of(const char *name, double v, double high, double *out,
+                              ridge_error *err) {
+    if (v < 0 || v > high)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--%s: expected a number above 0 and up to %g, found %g", name, high, v);
+    if (v > 0) *out = v;
+    return RIDGE_OK;
+}
+
+static ridge_status gpu_of(const plan_args *a, hardware *gpu, hardware_peak precision,
+                           ridge_error *err) {
+    double memory = 0;
+    RIDGE_TRY(hardware_find(gpu, a->gpu, err));
+    RIDGE_TRY(amount_of("bandwidth", a->bandwidth, 1e18, &gpu->bytes_per_s, err));
+    RIDGE_TRY(amount_of("memory", (double)a->memory, 1e18, &memory, err));
+    if (memory > 0) gpu->memory_bytes = memory;
+    if (a->peak_flops > 0) gpu->peaks[precision] = gpu->peaks[PEAK_16] = a->peak_flops;
+    return amount_of("peak-flops", a->peak_flops, 1e20, &gpu->peaks[precision], err);
+}
+
+static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *err) {
+    *p = plan_params_default();
+    if (strcmp(a->dtype, "auto") == 0)
+        p->file_weights = a->weight_bits == 0;
+    else
+        RIDGE_TRY(plan_dtype_find(&p->dtype, a->dtype, err));
+    RIDGE_TRY(amount_of("weight-bits", a->weight_bits, 64, &p->dtype.bits, err));
+    RIDGE_TRY(gpu_of(a, &p->gpu, p->dtype.peak, err));
+    if (strcmp(a->kv_cache_dtype, "auto") != 0 && !dev_kv_type_find(a->kv_cache_dtype, &p->kv_type))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--kv-cache-dtype: expected f16, fp8, fp6, q8_0 or f32, found '%s'",
+                          a->kv_cache_dtype);
+    if (strcmp(a->profile, "ideal") != 0)
+        return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "--profile: no profile '%s'; known is ideal",
+                          a->profile);
+    RIDGE_TRY(count_of("batch", a->batch, 1, PLAN_MAX_BATCH, &p->batch, err));
+    RIDGE_TRY(count_of("context", a->context, 0, MODEL_MAX_CONTEXT, &p->context, err));
+    RIDGE_TRY(count_of("prompt", a->prompt, 1, MODEL_MAX_CONTEXT, &p->prompt, err));
+    p->slo_tpot_s = 0;
+    RIDGE_TRY(amount_of("slo-tpot", a->slo_tpot_ms, 1e9, &p->slo_tpot_s, err));
+    p->slo_tpot_s /= 1000;
+    return amount_of("price-per-hour", a->price_per_hour, 1e9, &p->price_per_hour, err);
+}
+
+/* A name that is no file and not built in may be in the model cache. Owned. */
+static ridge_status path_of(const char *name, char **out, ridge_error *err) {
+    struct stat st;
+    model_config unused;
+    *out = NULL;
+    if (stat(name, &st) != 0 && plan_model_find(&unused, name, NULL) != RIDGE_OK &&
+        cli_model_path(out, name, NULL) == RIDGE_OK)
+        return RIDGE_OK;
+    *out = mem_strdup(name);
+    return *out != NULL ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "model path");
+}
+
+/* A plan ----------------------------------------------------------------------------------------
+ */
+
+static ridge_status make(const plan_args *a, plan_report *r, ridge_error *misfit,
+                         ridge_error *err) {
+    plan *p = NULL;
+    char *path = NULL;
+    *r = (plan_report){.model = a->model};
+    RIDGE_TRY(params_of(a, &r->params, err));
+    RIDGE_TRY(path_of(a->model, &path, err));
+    ridge_status status = plan_open(&p, path, &r->params, err);
+    if (status == RIDGE_OK) status = plan_work_out(p, &r->result, err);
+    if (status == RIDGE_OK && plan_check_fit(p, &r->result, misfit) != RIDGE_OK)
+        r->misfit = misfit->text;
+    plan_close(p);
+    mem_free(path);
+    return status;
+}
+
+static void list_models(void) {
+    for (size_t i = 0; plan_model_name(i) != NULL; i++)
+        printf("%-18s https://huggingface.co/%s\n", plan_model_name(i), plan_model_source(i));
+}
+
+static void list_gpus(void) {
+    const hardware *h;
+    for (size_t i = 0; (h = hardware_at(i)) != NULL; i++)
+        printf("%-12s %-62s %6.0f TFLOP/s %6.0f GB/s %4.0f GB\n", h->name, h->title,
+               h->peaks[PEAK_16] / 1e12, h->bytes_per_s / 1e9, h->memory_bytes / 1e9);
+}
+
+/* a with one option changed; strings borrow from text [128]. */
+static int change(const plan_args *a, const char *what, char text[128], plan_args *out) {
+    char command[] = "plan", *argv[] = {command, text, NULL};
+    int n_args = 0;
+    *out = *a;
+    snprintf(text, 128, "--%s", what);
+    int status = parse(out, 2, argv, &n_args);
+    if (status != CLI_OK || n_args > 0) return CLI_USAGE;
+    return CLI_OK;
+}
+
+static int usage_error(const ridge_error *err) {
+    cli_fail(err);
+    bool usage = err->code == RIDGE_EINVAL || err->code == RIDGE_ENOTFOUND;
+    return usage ? CLI_USAGE : CLI_FAILED;
+}
+
+static int print_changes(const plan_args *a, const plan_report *from, buf *out) {
+    if (a->json && a->what_if.n > 0) buf_puts(out, ",\"what_if\":[");
+    for (size_t i = 0; i < a->what_if.n; i++) {
+        char text[128];
+        plan_args changed;
+        plan_report to;
+        ridge_error err = {0}, misfit = {0};
+        int status = change(a, a->what_if.items[i], text, &changed);
+        if (status != CLI_OK) return status;
+        if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return usage_error(&err);
+        if (a->json) {
+            if (i > 0) buf_putc(out, ',');
+            plan_print_change_json(out, a->what_if.items[i], &to);
+        } else {
+            plan_print_change(out, a->what_if.items[i], from, &to);
+        }
+    }
+    if (a->json && a->what_if.n > 0) buf_putc(out, ']');
+    return CLI_OK;
+}
+
+static int print_plan(const plan_args *a, buf *out) {
+    plan_report r;
+    ridge_error err = {0}, misfit = {0};
+    if (make(a, &r, &misfit, &err) != RIDGE_OK) return usage_error(&err);
+    (a->json ? plan_print_json : plan_print_text)(out, &r);
+    int status = print_changes(a, &r, out);
+    if (status != CLI_OK) return status;
+    if (a->json) buf_puts(out, "}\n");
+    if (out->failed) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
+    fputs(out->data, stdout);
+    if (r.misfit == NULL) return CLI_OK;
+    cli_fail(&misfit);
+    return a->json ? CLI_OK : CLI_FAILED; /* a document says it itself: fit.fits */
+}
+
+int cmd_plan(int argc, char **argv) {
+    plan_args a = defaults;
+    int n_args = 0, status = parse(&a, argc, argv, &n_args);
+    if (status != CLI_OK) return status < 0 ? CLI_OK : status;
+    if (a.models) list_models();
+    if (a.gpus) list_gpus();
+    if (a.models || a.gpus) return CLI_OK;
+    if (a.model == NULL || a.gpu == NULL || n_args > 0) {
+        fprintf(stderr, "usage: ridge %s\n", USAGE);
+        return CLI_USAGE;
+    }
+    buf out = {0};
+    status = print_plan(&a, &out);
+    buf_free(&out);
+    return status;
+}

@@ -1,0 +1,89 @@
+/* plan: what a deployment takes: one model on one kind of machine, worked out on paper.
+ *
+ * Two counts stand side by side. The textbook one is what people do by hand: all parameters are
+ * read once a step and cost two operations a token; of experts, those that the batch touches by
+ * expectation. The counted one is what the very program of model/forward.c does on the device that
+ * counts (device/count/count.h): the embedding table is not streamed, the cache is written, too,
+ * attention computes, only wanted rows go through the head, and each operation has a roof of its
+ * own. Pure: no I/O.
+ */
+#ifndef RIDGE_PLAN_PLAN_H
+#define RIDGE_PLAN_PLAN_H
+
+#include "plan/models.h"
+#include "roof/efficiency.h"
+#include "roof/hardware.h"
+#include "roof/roof.h"
+
+#define PLAN_MAX_BATCH (1u << 16)
+#define PLAN_MAX_ROWS 48
+
+/* How weights are kept and which unit multiplies them. */
+typedef struct {
+    const char *name; /* "bf16" */
+    double bits;      /* of a weight, scales included */
+    hardware_peak peak;
+} plan_dtype;
+
+/* RIDGE_ENOTFOUND: none is called so; the message lists those that are. */
+ridge_status plan_dtype_find(plan_dtype *out, const char *name, ridge_error *err) RIDGE_CHECKED;
+
+typedef struct {
+    hardware gpu;
+    efficiency_profile profile;
+    plan_dtype dtype;
+    bool file_weights; /* weights as their file has them, if they come from one */
+    dev_kv_type kv_type;
+    uint32_t batch, context, prompt; /* sequences; tokens of each in the cache; of a new prompt */
+    double slo_tpot_s;               /* 0: none */
+    double price_per_hour;           /* of one GPU; 0: unknown */
+} plan_params;
+
+plan_params plan_params_default(void);
+
+/* A step, or a prompt; of both counts. */
+typedef struct {
+    double n_rows;
+    double flops, weight_bytes, kv_bytes;
+    double compute_s, memory_s, link_s; /* what its arithmetic, its bytes, its links would take */
+    double seconds;
+    roof_bound bound;
+} plan_phase;
+
+typedef struct {
+    plan_phase textbook, counted;
+} plan_count;
+
+typedef struct {
+    const char *weights; /* the name of their type; "file": as the file has them */
+    double parameters, active_parameters;
+    double weight_bytes, kv_bytes_per_token;
+    double peak_flops, ridge; /* of the weights' precision; FLOPs per byte */
+    plan_count prefill, decode;
+    double memory_bytes;     /* of all GPUs */
+    double kv_tokens, users; /* that fit; users: of `context` tokens, 0 where that is 0 */
+    uint32_t slo_batch;      /* the most sequences within slo_tpot_s that fit; 0: not even one */
+    double prefill_tokens_per_s;
+    double cost_per_m_input, cost_per_m_output; /* of a million tokens; 0: no price */
+} plan_result;
+
+/* A model on its counting device, ready for steps of any batch. */
+typedef struct plan plan;
+
+ridge_status plan_open(plan **out, const char *name, const plan_params *p,
+                       ridge_error *err) RIDGE_CHECKED;
+void plan_close(plan *p); /* NULL allowed */
+ridge_status plan_work_out(plan *p, plan_result *out, ridge_error *err) RIDGE_CHECKED;
+/* RIDGE_EFULL: weights or sequences don't fit; the message says by how much and what would. */
+ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *err) RIDGE_CHECKED;
+const model *plan_model_of(const plan *p);
+
+/* One step of `batch` sequences with so many tokens in the cache, or one prompt. */
+ridge_status plan_decode(plan *p, uint32_t batch, uint32_t context, plan_count *out,
+                         ridge_error *err) RIDGE_CHECKED;
+ridge_status plan_prefill(plan *p, uint32_t n_tokens, plan_count *out,
+                          ridge_error *err) RIDGE_CHECKED;
+/* The operations of the last counted step, most seconds first; how many. */
+size_t plan_operations(plan *p, dev_profile_row out[PLAN_MAX_ROWS]);
+
+#endif

@@ -1,0 +1,202 @@
+"""ridge plan: the numbers that people work out by hand, each from the issue, a data sheet or a paper."""
+import json
+
+import pytest
+
+from conftest import model_path
+
+
+def plan(ridge, model, gpu, *args):
+    return ridge.json("plan", "--model", model, "--gpu", gpu, *args, "--json")
+
+
+def near(x, tolerance=0.005):
+    return pytest.approx(x, rel=tolerance)
+
+
+def test_ridge_points(ridge):
+    p = plan(ridge, "llama-2-7b", "a100-80gb", "--bandwidth", "1.5e12")
+    assert p["gpu"]["peak_flops"] == 312e12
+    assert p["gpu"]["ridge_flops_per_byte"] == pytest.approx(208)
+    assert plan(ridge, "llama-2-7b", "a100-40gb")["gpu"]["bandwidth"] == 1.555e12
+    assert plan(ridge, "llama-2-7b", "a100-80gb")["gpu"]["bandwidth"] == 2.039e12
+    gpu = plan(ridge, "llama-2-7b", "h100")["gpu"]
+    assert (gpu["peak_flops"], gpu["bandwidth"]) == (989e12, 3.35e12)
+    assert round(gpu["ridge_flops_per_byte"]) == 295
+    assert plan(ridge, "llama-2-7b", "h100", "--peak-flops", 1e15)["gpu"]["peak_flops"] == 1e15
+
+
+def test_llama_8b_on_one_h100(ridge):
+    p = plan(ridge, "llama-3.1-8b", "h100", "--prompt", 1000)
+    assert p["model"]["parameters"] == p["model"]["active_parameters"] == 8030261248
+    assert p["model"]["weight_bytes"] == near(16.06e9, 1e-4)
+    assert p["prefill"]["tokens"] == 1000
+    assert p["prefill"]["flops"] == near(16.06e12, 1e-4)
+    assert p["prefill"]["seconds"] == near(16.2e-3)
+    assert p["prefill"]["bound"] == "compute"
+    d = p["decode"]
+    assert d["seconds"] == near(4.794e-3, 1e-4)
+    assert d["tokens_per_s"] == d["tokens_per_s_per_user"] == pytest.approx(208.6, abs=0.05)
+    assert d["compute_seconds"] == near(0.01624e-3, 1e-3)
+    assert d["flops_per_byte"] == 1 and d["bound"] == "memory"
+    assert d["arithmetic_idle"] > 0.996
+
+
+def test_weights_alone_serve_many_users_in_the_same_time(ridge):
+    seconds = {n: plan(ridge, "llama-3.1-8b", "h100", "--batch", n)["decode"] for n in (1, 64, 295, 296, 400)}
+    assert seconds[64]["tokens_per_s"] == near(13350, 1e-3)
+    assert seconds[64]["seconds"] == seconds[295]["seconds"] == seconds[1]["seconds"]
+    assert seconds[1]["seconds"] < seconds[296]["seconds"] < seconds[400]["seconds"]
+    assert seconds[295]["bound"] == "memory" and seconds[296]["bound"] == "compute"
+
+
+@pytest.mark.parametrize("model, token, gib", [("llama-3.1-8b", 131072, 0.5), ("llama-2-7b", 524288, 2)])
+def test_cache_per_token(ridge, model, token, gib):
+    p = plan(ridge, model, "h100", "--context", 4096)
+    assert p["model"]["kv_bytes_per_token"] == token
+    assert p["decode"]["kv_bytes_read"] == gib * 2**30
+
+
+def test_what_fits(ridge):
+    p = plan(ridge, "llama-3.1-8b", "h100", "--context", 4096)
+    assert p["fit"]["kv_tokens"] == near(488000, 1e-3)
+    assert p["fit"]["users"] == 119
+    assert plan(ridge, "llama-3.1-8b", "h100", "--context", 131072)["decode"]["kv_bytes_read"] == 16 * 2**30
+
+
+def test_64_users_at_4096(ridge):
+    d = plan(ridge, "llama-3.1-8b", "h100", "--batch", 64, "--context", 4096)["decode"]
+    assert d["kv_bytes_read"] == near(34.4e9, 2e-3)
+    assert d["seconds"] == near(15.05e-3)
+    assert d["tokens_per_s"] == near(4252, 1e-3)
+
+
+def test_h200(ridge):
+    p = plan(ridge, "llama-3.1-8b", "h200")
+    assert (p["gpu"]["bandwidth"], p["gpu"]["memory_bytes"]) == (4.8e12, 141e9)
+    assert p["decode"]["tokens_per_s"] == near(298.9, 1e-3)
+
+
+def test_seven_billion_at_16_bits(ridge):
+    assert plan(ridge, "llama-2-7b", "h100")["model"]["weight_bytes"] == near(13.48e9, 1e-3)
+
+
+def test_grouped_heads_of_llama_70b(ridge):
+    """8 KV heads serve 64: an eighth of what the 13B's 40 would have at 128 columns and 80 layers."""
+    token = plan(ridge, "llama-2-70b", "mi300x")["model"]["kv_bytes_per_token"]
+    assert token == 2 * 80 * 8 * 128 * 2
+
+
+def test_latent_cache_of_deepseek(ridge):
+    """82.2 % smaller by shape; 93.3 % in the paper (arXiv 2405.04434), whose cache has 6 bits."""
+    dense = plan(ridge, "deepseek-67b", "b200")["model"]["kv_bytes_per_token"]
+    latent = plan(ridge, "deepseek-v2", "b200")["model"]["kv_bytes_per_token"]
+    six = plan(ridge, "deepseek-v2", "b200", "--kv-cache-dtype", "fp6")["model"]["kv_bytes_per_token"]
+    assert dense == 2 * 95 * 8 * 128 * 2 and latent == 60 * (512 + 64) * 2
+    assert round(100 * (1 - latent / dense), 1) == 82.2
+    assert round(100 * (1 - six / dense), 1) == 93.3
+    text = ridge.text("plan", "--model", "deepseek-67b", "--gpu", "b200", "--what-if", "model=deepseek-v2", status=0)
+    assert "82.2 % less" in text
+
+
+def test_both_counts(ridge):
+    """Counted: no embedding table (128,256 x 4,096), a row of it; the cache read and written; attention's FLOPs."""
+    p = plan(ridge, "llama-3.1-8b", "h100", "--batch", 64, "--context", 4096)
+    d, c = p["decode"], p["counted"]["decode"]
+    table = 128256 * 4096 * 2
+    assert c["weight_bytes_read"] == d["weight_bytes_read"] - table + 64 * 4096 * 2
+    assert c["kv_bytes_read"] == d["kv_bytes_read"] + 64 * 131072
+    norms = 65 * 4096
+    assert c["flops"] == d["flops"] - 64 * (table + 2 * norms) + 64 * 4096 * 32 * 4 * 4096
+    prompt = p["counted"]["prefill"]
+    assert prompt["flops"] < p["prefill"]["flops"]  # the head works on the last row alone
+
+
+def test_experts(ridge):
+    """Mixtral 8x7B takes 2 of 8: one token reads 12.9 B of 46.7 B parameters, 64 read nearly all."""
+    one = plan(ridge, "mixtral-8x7b", "mi300x")
+    assert one["model"]["parameters"] == 46702792704
+    assert one["model"]["active_parameters"] == near(12.88e9, 1e-3)
+    assert one["decode"]["weight_bytes_read"] == near(2 * 12.88e9, 1e-3)
+    many = plan(ridge, "mixtral-8x7b", "mi300x", "--batch", 64)
+    assert many["decode"]["weight_bytes_read"] == near(2 * 46.7e9, 1e-3)
+    assert many["decode"]["flops"] == 64 * one["decode"]["flops"]
+    four = plan(ridge, "mixtral-8x7b", "mi300x", "--batch", 4)["decode"]["weight_bytes_read"] / 2
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert four == near(46702792704 - experts * 0.75**4, 1e-6)
+
+
+def test_types_of_weights(ridge):
+    p = plan(ridge, "llama-3.1-8b", "h100", "--dtype", "fp8")
+    assert p["model"]["weight_bytes"] == 8030261248 and p["gpu"]["peak_flops"] == 1979e12
+    p = plan(ridge, "llama-3.1-8b", "h100", "--weight-bits", 4.5)
+    assert p["model"]["weight_bytes"] == 8030261248 * 4.5 / 8 and p["gpu"]["peak_flops"] == 989e12
+
+
+def test_largest_batch_and_cost(ridge):
+    """Textbook by hand: (15.01 GB + n * 4096 * 131072 B) / 3.35 TB/s <= 20 ms gives n = 96."""
+    p = plan(ridge, "llama-3.1-8b", "h100", "--context", 4096, "--slo-tpot", 20, "--price-per-hour", 3.6, "--batch", 64)
+    assert p["slo"]["largest_batch"] == int((20e-3 * 3.35e12 - 15.01e9) / (4096 * 131072 + 131072))
+    assert p["cost"]["per_million_output_tokens"] == near(1e6 * 0.001 * p["counted"]["decode"]["seconds"] / 64, 1e-9)
+
+
+def test_what_if(ridge):
+    p = plan(ridge, "llama-3.1-8b", "h100", "--what-if", "gpu=h200", "--what-if", "batch=64")
+    assert [w["change"] for w in p["what_if"]] == ["gpu=h200", "batch=64"]
+    assert p["what_if"][0]["decode"] == plan(ridge, "llama-3.1-8b", "h200")["decode"]
+    assert p["what_if"][1]["decode"] == plan(ridge, "llama-3.1-8b", "h100", "--batch", 64)["decode"]
+
+
+def test_what_does_not_fit(ridge):
+    done = ridge("plan", "--model", "llama-3.1-405b", "--gpu", "h100", status=1)
+    for part in ("811.7 GB", "80.0 GB", "12 GPUs"):
+        assert part in done.stderr.decode()
+    p = plan(ridge, "llama-3.1-405b", "h100")
+    assert p["fit"]["fits"] is False and p["fit"]["kv_tokens"] == 0
+    done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--batch", 200, "--context", 4096, status=1)
+    assert "119 such sequences fit" in done.stderr.decode()
+
+
+CONFIG = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+          "num_hidden_layers": 32, "num_attention_heads": 32}
+
+
+def test_config_of_a_folder_or_file(ridge, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    for name in (path, tmp_path):
+        assert plan(ridge, name, "a10")["model"]["parameters"] == 6738415616
+    path.write_text(json.dumps({**CONFIG, "num_hidden_layers": -1}))
+    done = ridge("plan", "--model", path, "--gpu", "a10", status=1)
+    assert "num_hidden_layers: is -1, must be between 1 and 1024" in done.stderr.decode()
+
+
+def test_a_file_counts_its_own_types(ridge, ):
+    """smollm2's file has 96,576,768 bytes of weights; a cache of 30 layers with 3 heads of 64."""
+    p = plan(ridge, model_path("smollm2-135m"), "epyc-9654", "--context", 100)
+    assert (p["model"]["parameters"], p["model"]["weight_bytes"]) == (134515008, 96576768)
+    assert p["model"]["dtype"] == "file"
+    assert p["model"]["kv_bytes_per_token"] == 30 * 3 * 64 * 4
+
+
+@pytest.mark.parametrize("args, says", [
+    ([], "usage: ridge plan"), (["--model", "llama-2-7b"], "usage: ridge plan"),
+    (["--model", "gpt-5", "--gpu", "h100"], "model 'gpt-5': no such file, and known by name are llama-2-7b/13b/70b"),
+    (["--model", "llama-2-7b", "--gpu", "h101"], "GPU 'h101' is not known; known are a100-40gb"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--dtype", "q9"], "type 'q9' is not known; known are bf16"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--batch", "0"], "--batch: expected 1 to"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--bandwidth", "-1"], "--bandwidth: expected a number above 0"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--kv-cache-dtype", "f17"], "--kv-cache-dtype: expected f16"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "speed=9"], "unknown option '--speed'"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=x"], "GPU 'x' is not known"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "--profile: no profile 'x'"),
+])
+def test_usage(ridge, args, says):
+    assert says in ridge("plan", *args, status=2).stderr.decode()
+
+
+def test_lists(ridge):
+    models, gpus = ridge.text("plan", "--models"), ridge.text("plan", "--gpus")
+    assert "deepseek-v3 " in models and "https://huggingface.co/openai/gpt-oss-20b" in models
+    for name in ("h100-pcie", "h800", "gb200", "mi300x", "l40s", "rtx-4090", "tpu-v5e", "m3-max"):
+        assert f"{name} " in gpus
