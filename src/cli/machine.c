@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cpus.h"
 #include "base/mapfile.h"
 #include "base/mem.h"
+#include "base/newfile.h"
 #include "cli/cli.h"
 
 #define CACHE_LIMIT ((size_t)1 << 20)
@@ -49,19 +49,16 @@ static bool read_entry(const json_t *entry, machine_peaks *out) {
     return out->read_bytes_per_s > 0 && out->int8_ops_per_s > 0 && out->f32_flops_per_s > 0;
 }
 
-/* Written beside and renamed: a reader never sees half of it, and nothing is left of what cannot be
- * stored (no such folder, read-only, full), which is no failure. */
+/* What cannot be stored (no such folder, read-only, full, another process at it) is no failure. */
 static void store(const char *path, json_t *cache, const char *key, const machine_peaks *p) {
-    buf temporary = {0};
-    buf_printf(&temporary, "%s.%ld", path, (long)getpid());
+    newfile f;
     json_object_set_new(cache, key,
                         json_pack("{s:f, s:f, s:f}", "read_bytes_per_s", p->read_bytes_per_s,
                                   "int8_ops_per_s", p->int8_ops_per_s, "f32_flops_per_s",
                                   p->f32_flops_per_s));
-    if (!temporary.failed && (json_dump_file(cache, temporary.data, JSON_INDENT(2)) != 0 ||
-                              rename(temporary.data, path) != 0))
-        unlink(temporary.data);
-    buf_free(&temporary);
+    if (newfile_open(&f, path, 0666, NULL) != RIDGE_OK) return;
+    if (json_dumpf(cache, f.file, JSON_INDENT(2)) != 0 || newfile_commit(&f, NULL) != RIDGE_OK)
+        newfile_abandon(&f);
 }
 
 /* What is stored; an empty object where that cannot be read. */

@@ -1,17 +1,14 @@
 /* engine/prefix_file: see prefix_file.h. */
 #include "engine/prefix_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/mapfile.h"
 #include "base/mem.h"
+#include "base/newfile.h"
 
 #define MAGIC "ridgekv1"
 
@@ -53,7 +50,7 @@ typedef struct {
 
 static void put(writer *w, const void *data, size_t n) {
     XXH3_64bits_update(w->hash, data, n);
-    w->failed = w->failed || fwrite(data, 1, n, w->file) != n;
+    w->failed = w->failed || fwrite(data, 1, n, w->file) != n; /* newfile_commit sees it, too */
 }
 
 static uint32_t mask_of(const kv_node *node) {
@@ -113,6 +110,7 @@ static void put_all(writer *w, const engine *e, const prefix_header *h, const kv
     put(w, &sum, sizeof sum);
 }
 
+/* Readable by its owner alone: it holds prompts. */
 static ridge_status write_to(const engine *e, const char *path, const kv_node *const *nodes,
                              const prefix_header *h, ridge_error *err) {
     uint32_t group = kv_cache_full_group(sched_cache(e->sched));
@@ -121,25 +119,18 @@ static ridge_status write_to(const engine *e, const char *path, const kv_node *c
         if (h->block_bytes[g] > largest) largest = h->block_bytes[g];
     writer w = {.hash = XXH3_createState(), .block = mem_alloc(largest)};
     uint32_t *place = mem_zalloc(e->kv_layout.groups[group].n_blocks, sizeof *place);
-    ridge_status status = RIDGE_OK;
-    /* A new file of our own, whatever stood there: not through a link, nor one others can read. */
-    unlink(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (fd >= 0) w.file = fdopen(fd, "wb");
+    newfile f = {0};
+    ridge_status status;
     if (w.hash == NULL || w.block == NULL || place == NULL)
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "%s", path);
-    else if (w.file == NULL)
-        status = error_set_errno(err, RIDGE_EIO, "%s: cannot be written", path);
+    else
+        status = newfile_open(&f, path, S_IRUSR | S_IWUSR, err);
     if (status == RIDGE_OK) {
+        w.file = f.file;
         XXH3_64bits_reset(w.hash);
         put_all(&w, e, h, nodes, place, group);
-        if (w.failed || fflush(w.file) != 0 || fsync(fd) != 0)
-            status = error_set_errno(err, RIDGE_EIO, "%s: cannot be written", path);
+        status = newfile_commit(&f, err);
     }
-    if (w.file != NULL)
-        fclose(w.file);
-    else if (fd >= 0)
-        close(fd);
     XXH3_freeState(w.hash);
     mem_free(w.block);
     mem_free(place);
@@ -150,19 +141,12 @@ static ridge_status replace(engine *e, const char *path, uint64_t max_bytes, uin
                             ridge_error *err) {
     const kv_node **nodes;
     size_t n;
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >=
-        (int)sizeof temporary)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "%s: the path is too long", path);
     RIDGE_TRY(kv_cache_ranked(sched_cache(e->sched), &nodes, &n, err));
     prefix_header h = header_of(e, 0);
     h.n_nodes = n_within(&h, nodes, n, max_bytes);
     if (n_tokens != NULL) *n_tokens = 0;
     for (size_t i = 0; i < h.n_nodes && n_tokens != NULL; i++) *n_tokens += nodes[i]->n_tokens;
-    ridge_status status = write_to(e, temporary, nodes, &h, err);
-    if (status == RIDGE_OK && rename(temporary, path) != 0)
-        status = error_set_errno(err, RIDGE_EIO, "%s: cannot be replaced", path);
-    if (status != RIDGE_OK) unlink(temporary);
+    ridge_status status = write_to(e, path, nodes, &h, err);
     mem_free(nodes);
     return status;
 }
