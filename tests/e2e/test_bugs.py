@@ -288,56 +288,12 @@ def test_089_model_names(server):
         assert "/models" not in message and ".gguf" not in message
 
 
-def test_071_seeds(server):
-    def text(seed):
-        body = {**SHORT, "seed": seed, "temperature": 1, "max_tokens": 6}
-        return server.json("/v1/completions", body)["choices"][0]["text"]
-
-    for seed in (0, 2**31, 2**63 - 1):
-        assert text(seed) == text(seed)
-    assert text(1) != text(2**32 + 1)
-    for seed in (2**63, 1.5, "7"):
-        error_of(server, "/v1/completions", {**SHORT, "seed": seed})
-    for seed in (None, -1):
-        assert isinstance(text(seed), str)
-
-
 def test_056_stops(server):
     plain = server.json("/v1/completions", SHORT)["choices"]
     for stop in ("", [], None):
         assert server.json("/v1/completions", {**SHORT, "stop": stop})["choices"] == plain
     for stop in ([""], 5, [5], "a\0b"):
         assert error_of(server, "/v1/completions", {**SHORT, "stop": stop})["param"] == "stop"
-
-
-def test_068_logprobs_are_of_the_raw_logits(server):
-    def content(**more):
-        body = {"messages": HELLO, "max_tokens": 3, "temperature": 0, "logprobs": True, "top_logprobs": 5, **more}
-        return server.json("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
-
-    plain = content()
-    assert plain == content(temperature=0.3, top_k=1)
-    for entry in plain:
-        values = [top["logprob"] for top in entry["top_logprobs"]]
-        assert len(values) == 5 and values == sorted(values, reverse=True)
-        assert values[0] == entry["logprob"] < 0
-        assert bytes(entry["bytes"]).decode() == entry["token"]
-    assert all(entry["top_logprobs"] == [] for entry in content(top_logprobs=0))
-    for bad in ({"top_logprobs": 21, "logprobs": True}, {"top_logprobs": -1, "logprobs": True}, {"top_logprobs": 3}):
-        assert error_of(server, "/v1/chat/completions", {"messages": HELLO, **bad})["param"] == "top_logprobs"
-
-
-def test_070_choices(server):
-    for bad in ({"n": 0}, {"n": 1000}, {"n": 2, "best_of": 1}):
-        error_of(server, "/v1/completions", {**SHORT, **bad})
-    usage = server.json("/v1/completions", {**SHORT, "n": 2, "best_of": 2})["usage"]
-    assert usage["prompt_tokens"] == 3 and usage["completion_tokens"] == 6
-
-
-def test_073_min_tokens(server):
-    body = {**SHORT, "max_tokens": 20, "stop": ["a"], "min_tokens": 10}
-    assert server.json("/v1/completions", body)["usage"]["completion_tokens"] >= 10
-    assert error_of(server, "/v1/completions", {**SHORT, "min_tokens": 10})["param"] == "min_tokens"
 
 
 def test_092_nulls_are_absent(server):
@@ -443,14 +399,6 @@ def test_094_duplicate_keys(server):
     status, answer = server.request("/v1/completions", body)
     assert status == 200 and json.loads(answer)["usage"]["completion_tokens"] <= 2
     assert server.request("/v1/completions", body.replace(b'"nope"', b"5").replace(MODEL.encode(), b"no"))[0] == 404
-
-
-def test_068_twenty_and_biased(server):
-    body = {"messages": HELLO, "max_tokens": 2, "temperature": 0, "logprobs": True, "top_logprobs": 20}
-    plain = server.json("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
-    assert all(len(entry["top_logprobs"]) == 20 for entry in plain)
-    biased = server.json("/v1/chat/completions", {**body, "logit_bias": {"0": -100}})["choices"][0]["logprobs"]["content"]
-    assert biased == plain
 
 
 def test_the_server_is_well_after_all_that(server):
