@@ -1,4 +1,4 @@
-"""bench/serving.py: its arithmetic, what it skips, and one bar for real."""
+"""bench/serving.py: its arithmetic, what it skips, and one bar for real; a short bench/soak.py."""
 import json
 import pathlib
 import subprocess
@@ -53,3 +53,12 @@ def test_prefix_reuse(ridge, model):
     assert result["answers_equal"]
     assert result["kinds"]["on"]["cached"]["median"] > 0.5
     assert result["kinds"]["off"]["cached"]["median"] == 0
+
+
+def test_a_short_soak(ridge, model):
+    done = subprocess.run([sys.executable, ROOT / "bench" / "soak.py", "--requests", "20", "--classes", "6",
+                           model("smollm2-135m")], capture_output=True, text=True, timeout=300,
+                          env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
+    result = json.loads(done.stdout)
+    assert result["equal"] > 0 and result["equal"] + result["left"] == 20
+    assert [name for name, held in result["checks"].items() if not held] in ([], ["it was tight"])
