@@ -24,7 +24,7 @@ static ridge_status take(void *context, const dev_batch *b, uint32_t n_wanted, s
     for (uint32_t i = 0; i < b->n_seqs; i++) n += b->seqs[i].n_rows;
     assert_int_equal(n, b->n_tokens);
     *out = (sim_step){.seconds = c->step_s + c->token_s * n};
-    out->bounds_s[ROOF_BY_MEMORY] = out->seconds;
+    out->bounds_s[ROOF_MEMORY] = out->seconds;
     if (c->keep) buf_printf(&c->log, "%u/%u ", n, n_wanted);
     return RIDGE_OK;
 }
@@ -98,7 +98,7 @@ static void test_one_request(void **state) {
     NEAR(r.e2e_s.mean, 0.143);
     NEAR(r.seconds, 0.143);
     NEAR(r.busy_s, 0.143);
-    NEAR(r.bounds_s[ROOF_BY_MEMORY], 0.143);
+    NEAR(r.bounds_s[ROOF_MEMORY], 0.143);
     assert_int_equal(r.n_steps, 4);
     assert_int_equal(r.input_tokens, 100);
     assert_int_equal(r.output_tokens, 4);
