@@ -61,7 +61,8 @@ static void print_json(const engine *e, const answer *a, double load_s, bool pre
     buf_puts(&b, ",\"decode_bytes_per_s\":");
     buf_json_double(&b, a->decode_bytes_per_s);
     write_roof(e, u, precise, &b);
-    buf_puts(&b, "}}");
+    buf_printf(&b, ",\"drafted_tokens\":%u,\"accepted_tokens\":%u}}", u->draft_tokens,
+               u->accepted_tokens);
     if (!b.failed) printf("%s\n", b.data);
     buf_free(&b);
 }

@@ -84,6 +84,10 @@ static ridge_status speculation_params(const engine_args *a, char **path, engine
                           "--speculative and --speculative-model: guesses come from one of them");
     RIDGE_TRY(
         check_range("num-speculative-tokens", a->num_speculative_tokens, 0, ENGINE_MAX_DRAFT, err));
+    if (a->num_speculative_tokens > 0 && a->speculative == NULL && a->speculative_model == NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--num-speculative-tokens needs to know where guesses come from: "
+                          "--speculative ngram or --speculative-model MODEL");
     p->speculative_ngram = a->speculative != NULL;
     p->num_speculative_tokens = (uint32_t)a->num_speculative_tokens;
     if (a->speculative_model == NULL) return RIDGE_OK;

@@ -153,9 +153,18 @@ static void write_speculation(const writer *w, const engine_stats *s) {
         snprintf(position, sizeof position, "position=\"%d\"", i);
         series(w, name, position, (double)s->accepted_at[i]);
     }
+    double accepted = (double)s->accepted_tokens, drafts = (double)s->drafts;
+    gauge(w, "ridge:speculation_acceptance_rate", "The part of drafted tokens accepted, 0 to 1.",
+          part_of(accepted, (double)s->draft_tokens));
+    gauge(w, "ridge:speculation_tokens_per_draft",
+          "Tokens of a sequence per step that verified a draft of it: 1 and those accepted.",
+          drafts > 0 ? 1 + part_of(accepted, drafts) : 0);
     gauge(w, "ridge:speculation_saved_seconds",
           "What drafts have saved of the steps' time so far, by reckoning; negative: cost.",
           s->draft_saved_s);
+    gauge(w, "ridge:speculation_gain",
+          "The steps' time so far without drafts, by reckoning, over what it was.",
+          s->step_s > 0 ? 1 + s->draft_saved_s / s->step_s : 1);
 }
 
 static void write_endings(const writer *w, const metrics *m, const engine_stats *s) {
