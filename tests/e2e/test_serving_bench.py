@@ -1,4 +1,5 @@
-"""bench/serving.py: its arithmetic, what it skips, and one bar for real; a short bench/soak.py."""
+"""bench/serving.py and bench/speculation.py: their arithmetic, what is skipped, and one bar for real; a short
+bench/soak.py."""
 import json
 import pathlib
 import subprocess
@@ -62,3 +63,17 @@ def test_a_short_soak(ridge, model):
     result = json.loads(done.stdout)
     assert result["equal"] > 0 and result["equal"] + result["left"] == 20
     assert [name for name, held in result["checks"].items() if not held] in ([], ["it was tight"])
+
+
+def test_speculation(ridge, model):
+    done = subprocess.run([sys.executable, ROOT / "bench" / "speculation.py", "--prompts", "numbers,rename a field", "--pairs",
+                           "2", "--tokens", "12", model("smollm2-135m")], capture_output=True, text=True, timeout=300,
+                          env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
+    assert done.returncode == 0, done.stderr
+    *table, last = done.stdout.splitlines()
+    said = json.loads(last)
+    assert [r["prompt"] for r in said["results"]] == ["numbers", "rename a field"] and len(table) == 4
+    for r in said["results"]:
+        assert r["answers_equal"] and r["least"] == 0.97
+        assert r["ratio"]["min"] <= r["ratio"]["median"] <= r["ratio"]["max"] and r["plain"]["min"] > 0
+    assert said["holds"] == all(r["ratio"]["median"] >= 0.97 for r in said["results"])
