@@ -1,20 +1,44 @@
 /* efficiency: how long an operation takes on a machine that doesn't reach its roof.
  *
- * The roofline says what an operation takes at best; an efficiency profile, a few numbers per kind
- * of operation, says what one machine makes of it. The ideal profile is the roofline itself. A
- * profile is fitted on measured times (plan/fit.h) and read from a file (efficiency_open). Pure.
+ * The roofline says what an operation takes at best; a profile, a few numbers per kind of
+ * operation, says what one machine makes of it:
+ *
+ *     compute = (flops + 2 k wave_outputs) / (compute * peak)
+ *     memory  = (bytes + activations * intermediate_bytes) / (bandwidth * peak)
+ *     link    = bytes that a rank sends / (link * peak)
+ *     seconds = overhead + (latency^p + compute^p + memory^p + link^p)^(1/p),  p = sharpness
+ *
+ * p is what hides behind what: infinite, and the slowest hides all others (the roofline); 1, and
+ * they follow one another. Nothing hides the overhead. wave_outputs is the work of units that idle:
+ * a GPU computes tiles of outputs in waves, and an operation's last wave is on average half empty.
+ *
+ * The ideal profile is the roofline itself. plan/fit.h fits others on measured times; as files
+ * they are JSON (efficiency_file.c). Pure.
  */
 #ifndef RIDGE_ROOF_EFFICIENCY_H
 #define RIDGE_ROOF_EFFICIENCY_H
 
+#include "base/buf.h"
+#include "base/error.h"
+
+#define EFFICIENCY_MAX_BYTES ((size_t)1 << 20) /* of a file */
+
 typedef enum {
     EFFICIENCY_LINEAR,            /* m tokens by a matrix of n outputs, k inputs */
+    EFFICIENCY_EXPERTS,           /* the same of several matrices at once */
     EFFICIENCY_ATTENTION_PREFILL, /* several query rows per sequence */
     EFFICIENCY_ATTENTION_DECODE,  /* one query row per sequence */
-    EFFICIENCY_ELEMENTWISE,       /* norms, rotations, activations, additions, look-ups */
+    EFFICIENCY_EMBED,
+    EFFICIENCY_NORM,
+    EFFICIENCY_ROPE,
+    EFFICIENCY_CACHE_WRITE,
+    EFFICIENCY_GLU,
+    EFFICIENCY_ADD,
+    EFFICIENCY_ROWS, /* anything else that goes row by row */
     EFFICIENCY_ALL_REDUCE,
     EFFICIENCY_ALL_GATHER,
-    EFFICIENCY_SEND, /* from one rank to the next */
+    EFFICIENCY_SEND,         /* from one rank to the next */
+    EFFICIENCY_SEND_NETWORK, /* the same to another node, over its network */
     EFFICIENCY_N_KINDS,
 } efficiency_kind;
 
@@ -37,7 +61,18 @@ typedef struct {
 } efficiency_peaks;
 
 typedef struct {
+    double compute, bandwidth, link; /* fractions of the peaks; over 1 where caches help */
+    double overhead_s, latency_s;
+    double sharpness; /* p, at least 1; may be infinite */
+    double wave_outputs;
+    char from[48]; /* what the numbers rest on */
+} efficiency_numbers;
+
+typedef struct {
     char name[32];
+    char made[256];     /* the command that made it */
+    double activations; /* share of the activations that goes through memory */
+    efficiency_numbers kinds[EFFICIENCY_N_KINDS];
 } efficiency_profile;
 
 /* The roofline itself: no overheads, all of the peaks. */
@@ -46,5 +81,24 @@ efficiency_profile efficiency_ideal(void);
 /* Seconds that the operation takes. A collective over one rank takes none. */
 double efficiency_seconds(const efficiency_profile *profile, const efficiency_peaks *peaks,
                           const efficiency_op *op);
+
+/* "linear", "all_reduce" ... as in files. */
+const char *efficiency_kind_name(efficiency_kind kind);
+
+/* A profile's text; `where` names it in errors. Every field is checked, unknown ones are refused.
+ * *out is untouched on failure. */
+ridge_status efficiency_parse(efficiency_profile *out, const char *where, const char *text,
+                              size_t size, ridge_error *err) RIDGE_CHECKED;
+void efficiency_write(buf *b, const efficiency_profile *profile);
+
+/* By name ("ideal", or one that comes with ridge), else by path. */
+ridge_status efficiency_find(efficiency_profile *out, const char *name,
+                             ridge_error *err) RIDGE_CHECKED;
+
+/* Those that come with ridge, by name; NULL ends the list. Written by cmake from data/profiles. */
+typedef struct {
+    const char *name, *text;
+} efficiency_builtin;
+extern const efficiency_builtin efficiency_builtins[];
 
 #endif

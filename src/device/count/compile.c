@@ -10,18 +10,18 @@ static const struct {
     const char *name;
     efficiency_kind class;
 } kinds[] = {
-    [DEV_EMBED] = {"embed", EFFICIENCY_ELEMENTWISE},
-    [DEV_RMS_NORM] = {"norm", EFFICIENCY_ELEMENTWISE},
+    [DEV_EMBED] = {"embed", EFFICIENCY_EMBED},
+    [DEV_RMS_NORM] = {"norm", EFFICIENCY_NORM},
     [DEV_LINEAR] = {"linear", EFFICIENCY_LINEAR},
-    [DEV_ROPE] = {"rope", EFFICIENCY_ELEMENTWISE},
-    [DEV_KV_WRITE] = {"cache write", EFFICIENCY_ELEMENTWISE},
+    [DEV_ROPE] = {"rope", EFFICIENCY_ROPE},
+    [DEV_KV_WRITE] = {"cache write", EFFICIENCY_CACHE_WRITE},
     [DEV_ATTENTION] = {"attention", EFFICIENCY_ATTENTION_PREFILL},
-    [DEV_GLU] = {"glu", EFFICIENCY_ELEMENTWISE},
-    [DEV_ADD] = {"add", EFFICIENCY_ELEMENTWISE},
-    [DEV_SCALE] = {"scale", EFFICIENCY_ELEMENTWISE},
-    [DEV_SOFTCAP] = {"softcap", EFFICIENCY_ELEMENTWISE},
-    [DEV_GATHER] = {"gather", EFFICIENCY_ELEMENTWISE},
-    [DEV_EXPERTS] = {"experts", EFFICIENCY_LINEAR},
+    [DEV_GLU] = {"glu", EFFICIENCY_GLU},
+    [DEV_ADD] = {"add", EFFICIENCY_ADD},
+    [DEV_SCALE] = {"scale", EFFICIENCY_ROWS},
+    [DEV_SOFTCAP] = {"softcap", EFFICIENCY_ROWS},
+    [DEV_GATHER] = {"gather", EFFICIENCY_ROWS},
+    [DEV_EXPERTS] = {"experts", EFFICIENCY_EXPERTS},
     [DEV_LATENT_ATTENTION] = {"latent attention", EFFICIENCY_ATTENTION_PREFILL},
 };
 

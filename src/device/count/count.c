@@ -127,7 +127,7 @@ static void look(const dev_compiled *c, const dev_batch *batch, count_step *step
 
 /* n operations of a kind that ask for `work` each. */
 static void add(count_device *d, count_kind *k, const efficiency_op *work, double n) {
-    bool linear = work->kind == EFFICIENCY_LINEAR;
+    bool linear = work->kind == EFFICIENCY_LINEAR || work->kind == EFFICIENCY_EXPERTS;
     const efficiency_peaks *peaks = linear ? &d->params.linear : &d->params.other;
     double seconds = 0;
     if (d->params.profile != NULL) seconds = n * efficiency_seconds(d->params.profile, peaks, work);
