@@ -6,10 +6,11 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/plan_fit.h"
 #include "cli/plan_print.h"
 #include "plan/plan.h"
 
-#define USAGE "plan --model NAME|FILE --gpu NAME [OPTION ...]"
+#define USAGE "plan --model NAME|FILE --gpu NAME [OPTION ...]\n       ridge plan --fit --help"
 
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile;
@@ -35,7 +36,8 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "of weights: bf16, fp8, int8, fp4, mxfp4, int4 (default: bf16, or the file's)"},
         {"weight-bits", CLI_DOUBLE, &a->weight_bits, "of each weight, in place of dtype's"},
         {"kv-cache-dtype", CLI_STRING, &a->kv_cache_dtype, "f16 (default), fp8, fp6, q8_0 or f32"},
-        {"profile", CLI_STRING, &a->profile, "how much of the peaks is reached: ideal (default)"},
+        {"profile", CLI_STRING, &a->profile,
+         "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit"},
         {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
         {"bandwidth", CLI_DOUBLE, &a->bandwidth, "bytes/s of its memory, in place of the table's"},
         {"memory", CLI_BYTES, &a->memory, "of the GPU, in place of the table's"},
@@ -93,9 +95,7 @@ static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *e
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--kv-cache-dtype: expected f16, fp8, fp6, q8_0 or f32, found '%s'",
                           a->kv_cache_dtype);
-    if (strcmp(a->profile, "ideal") != 0)
-        return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "--profile: no profile '%s'; known is ideal",
-                          a->profile);
+    RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
     RIDGE_TRY(count_of("batch", a->batch, 1, PLAN_MAX_BATCH, &p->batch, err));
     RIDGE_TRY(count_of("context", a->context, 0, MODEL_MAX_CONTEXT, &p->context, err));
     RIDGE_TRY(count_of("prompt", a->prompt, 1, MODEL_MAX_CONTEXT, &p->prompt, err));
@@ -202,6 +202,8 @@ static int print_plan(const plan_args *a, buf *out) {
 }
 
 int cmd_plan(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--fit") == 0) return cmd_plan_fit(argc, argv);
     plan_args a = defaults;
     int n_args = 0, status = parse(&a, argc, argv, &n_args);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;

@@ -189,7 +189,7 @@ def test_a_file_counts_its_own_types(ridge, ):
     (["--model", "llama-2-7b", "--gpu", "h100", "--kv-cache-dtype", "f17"], "--kv-cache-dtype: expected f16"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "speed=9"], "unknown option '--speed'"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=x"], "GPU 'x' is not known"),
-    (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "--profile: no profile 'x'"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "no efficiency profile 'x': expected ideal, a100, h100 or a file"),
 ])
 def test_usage(ridge, args, says):
     assert says in ridge("plan", *args, status=2).stderr.decode()

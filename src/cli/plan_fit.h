@@ -1,0 +1,8 @@
+/* cli/plan_fit: `ridge plan --fit FILE|DIR ... --gpu NAME`: an efficiency profile from measured
+ * times of operations, and how well it predicts those that it wasn't fitted on. */
+#ifndef RIDGE_CLI_PLAN_FIT_H
+#define RIDGE_CLI_PLAN_FIT_H
+
+int cmd_plan_fit(int argc, char **argv);
+
+#endif
