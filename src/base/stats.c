@@ -30,6 +30,12 @@ double quantile(const double *sorted, size_t n, double q) {
     return sorted[below] + (at - (double)below) * (sorted[above] - sorted[below]);
 }
 
+quantiles quantiles_times(quantiles q, double factor) {
+    double *const all[] = {&q.mean, &q.min, &q.p50, &q.p90, &q.p95, &q.p99, &q.max};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] *= factor;
+    return q;
+}
+
 quantiles quantiles_of(samples *s) {
     quantiles q = {.n = s->n};
     if (s->n == 0) return q;

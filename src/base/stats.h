@@ -24,6 +24,7 @@ typedef struct {
 /* The value below which the share q (0 to 1) of sorted values lies, linear between neighbours (as
  * numpy's percentile); n > 0. */
 double quantile(const double *sorted, size_t n, double q);
+quantiles quantiles_times(quantiles q, double factor); /* in another unit */
 /* Sorts the samples. */
 quantiles quantiles_of(samples *s);
 

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/report.h"
 #include "load/load.h"
 
 #define USAGE "load URL [--rate R | --concurrency N | --trace FILE] [OPTION ...]"
@@ -26,34 +27,12 @@ typedef struct {
 
 /* ---- one JSON document ---- */
 
-static void json_quantiles(buf *b, const char *name, const quantiles *q) {
-    buf_printf(b, ",\"%s\":", name);
-    if (q->n == 0) {
-        buf_puts(b, "null");
-        return;
-    }
-    buf_putc(b, '{');
-    const struct {
-        const char *name;
-        double value;
-    } fields[] = {{"mean", q->mean}, {"min", q->min}, {"p50", q->p50}, {"p90", q->p90},
-                  {"p95", q->p95},   {"p99", q->p99}, {"max", q->max}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        buf_json_field(b, fields[i].name, fields[i].value);
-    buf_putc(b, '}');
-}
-
-static void json_member(buf *b, const char *name, const char *text) {
-    buf_printf(b, ",\"%s\":", name);
-    buf_json_string(b, text, strlen(text));
-}
-
 static void json_arrivals(buf *b, const load_params *p) {
     switch (p->arrivals) {
     case LOAD_CLOSED: buf_printf(b, ",\"concurrency\":%zu", p->concurrency); break;
     case LOAD_POISSON: buf_json_field(b, "rate", p->rate); break;
     case LOAD_TRACE:
-        json_member(b, "trace", p->trace);
+        report_json_member(b, "trace", p->trace);
         buf_json_field(b, "trace_speed", p->trace_speed);
         break;
     }
@@ -64,14 +43,10 @@ static void json_errors(buf *b, const load_summary *s) {
     for (size_t i = 0; i < s->n_errors; i++) {
         buf_printf(b, "%s\"%s\":{\"count\":%zu", i > 0 ? "," : "", s->errors[i].name,
                    s->errors[i].count);
-        if (s->errors[i].first != NULL) json_member(b, "first", s->errors[i].first);
+        if (s->errors[i].first != NULL) report_json_member(b, "first", s->errors[i].first);
         buf_putc(b, '}');
     }
     buf_putc(b, '}');
-}
-
-static double per_second(double n, double seconds) {
-    return seconds > 0 ? n / seconds : 0;
 }
 
 static void json_goodput(buf *b, const load_args *a, const load_result *r, const load_summary *s) {
@@ -79,7 +54,7 @@ static void json_goodput(buf *b, const load_args *a, const load_result *r, const
     buf_puts(b, ",\"goodput\":{");
     if (a->slo_ttft_ms > 0) buf_json_field(b, "slo_ttft_ms", a->slo_ttft_ms);
     if (a->slo_tpot_ms > 0) buf_json_field(b, "slo_tpot_ms", a->slo_tpot_ms);
-    buf_json_field(b, "requests_per_s", per_second((double)s->n_good, r->seconds));
+    buf_json_field(b, "requests_per_s", report_per_second((double)s->n_good, r->seconds));
     buf_json_field(b, "share", r->n > 0 ? (double)s->n_good / (double)r->n : 0);
     buf_printf(b, ",\"requests\":%zu}", s->n_good);
 }
@@ -88,7 +63,7 @@ static void print_json(const load_args *a, const load_result *r, const load_summ
     buf b = {0};
     buf_puts(&b, "{\"url\":");
     buf_json_string(&b, r->url, strlen(r->url));
-    json_member(&b, "model", r->model);
+    report_json_member(&b, "model", r->model);
     json_arrivals(&b, &a->load);
     buf_printf(&b, ",\"seed\":%llu,\"requests\":%zu,\"completed\":%zu,\"failed\":%zu",
                (unsigned long long)a->load.seed, r->n, s->n_ok, s->n_failed);
@@ -97,14 +72,16 @@ static void print_json(const load_args *a, const load_result *r, const load_summ
     buf_printf(&b, ",\"input_tokens\":%llu,\"cached_tokens\":%llu,\"output_tokens\":%llu",
                (unsigned long long)s->input_tokens, (unsigned long long)s->cached_tokens,
                (unsigned long long)s->output_tokens);
-    buf_json_field(&b, "requests_per_s", per_second((double)s->n_ok, r->seconds));
-    buf_json_field(&b, "input_tokens_per_s", per_second((double)s->input_tokens, r->seconds));
-    buf_json_field(&b, "output_tokens_per_s", per_second((double)s->output_tokens, r->seconds));
-    json_quantiles(&b, "ttft_ms", &s->ttft_ms);
-    json_quantiles(&b, "tpot_ms", &s->tpot_ms);
-    json_quantiles(&b, "itl_ms", &s->itl_ms);
-    json_quantiles(&b, "e2e_ms", &s->e2e_ms);
-    json_quantiles(&b, "lateness_ms", &s->late_ms);
+    buf_json_field(&b, "requests_per_s", report_per_second((double)s->n_ok, r->seconds));
+    buf_json_field(&b, "input_tokens_per_s",
+                   report_per_second((double)s->input_tokens, r->seconds));
+    buf_json_field(&b, "output_tokens_per_s",
+                   report_per_second((double)s->output_tokens, r->seconds));
+    report_json_quantiles(&b, "ttft_ms", &s->ttft_ms);
+    report_json_quantiles(&b, "tpot_ms", &s->tpot_ms);
+    report_json_quantiles(&b, "itl_ms", &s->itl_ms);
+    report_json_quantiles(&b, "e2e_ms", &s->e2e_ms);
+    report_json_quantiles(&b, "lateness_ms", &s->late_ms);
     buf_printf(&b, ",\"late\":%s", s->late ? "true" : "false");
     json_goodput(&b, a, r, s);
     json_errors(&b, s);
@@ -114,12 +91,6 @@ static void print_json(const load_args *a, const load_result *r, const load_summ
 }
 
 /* ---- text ---- */
-
-static void print_quantiles(const char *name, const quantiles *q) {
-    if (q->n > 0)
-        printf("%-12s %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, q->mean, q->p50, q->p90,
-               q->p95, q->p99, q->max);
-}
 
 static void print_arrivals(const load_params *p) {
     switch (p->arrivals) {
@@ -132,7 +103,7 @@ static void print_arrivals(const load_params *p) {
 static void print_goodput(const load_args *a, const load_result *r, const load_summary *s) {
     if (a->slo_ttft_ms <= 0 && a->slo_tpot_ms <= 0) return;
     printf("goodput: %.2f requests/s (%.1f %% of all) with",
-           per_second((double)s->n_good, r->seconds),
+           report_per_second((double)s->n_good, r->seconds),
            r->n > 0 ? 100.0 * (double)s->n_good / (double)r->n : 0);
     if (a->slo_ttft_ms > 0) printf(" TTFT <= %g ms", a->slo_ttft_ms);
     if (a->slo_tpot_ms > 0) printf(" TPOT <= %g ms", a->slo_tpot_ms);
@@ -146,18 +117,18 @@ static void print_text(const load_args *a, const load_result *r, const load_summ
     printf("%zu of %zu requests succeeded in %.2f s%s\n", s->n_ok, r->n, r->seconds,
            r->interrupted ? " (interrupted)" : "");
     printf("%.2f requests/s, input %.1f tokens/s, output %.1f tokens/s\n",
-           per_second((double)s->n_ok, r->seconds), per_second((double)s->input_tokens, r->seconds),
-           per_second((double)s->output_tokens, r->seconds));
+           report_per_second((double)s->n_ok, r->seconds),
+           report_per_second((double)s->input_tokens, r->seconds),
+           report_per_second((double)s->output_tokens, r->seconds));
     printf("%llu input tokens (%llu cached), %llu output tokens\n\n",
            (unsigned long long)s->input_tokens, (unsigned long long)s->cached_tokens,
            (unsigned long long)s->output_tokens);
-    printf("%-12s %10s %10s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p95", "p99",
-           "max");
-    print_quantiles("TTFT", &s->ttft_ms);
-    print_quantiles("TPOT", &s->tpot_ms);
-    print_quantiles("ITL", &s->itl_ms);
-    print_quantiles("E2E", &s->e2e_ms);
-    print_quantiles("lateness", &s->late_ms);
+    report_print_heading();
+    report_print_quantiles("TTFT", &s->ttft_ms);
+    report_print_quantiles("TPOT", &s->tpot_ms);
+    report_print_quantiles("ITL", &s->itl_ms);
+    report_print_quantiles("E2E", &s->e2e_ms);
+    report_print_quantiles("lateness", &s->late_ms);
     print_goodput(a, r, s);
     for (size_t i = 0; i < s->n_errors; i++)
         printf("error: %zu x %s%s%s\n", s->errors[i].count, s->errors[i].name,
@@ -189,8 +160,8 @@ static void write_record(buf *b, size_t index, const load_record *r) {
     json_count(b, "cached_tokens", r->cached_tokens);
     json_count(b, "output_tokens", (int64_t)load_record_tokens(r));
     if (r->http_status != 0) json_count(b, "http_status", r->http_status);
-    if (r->finish_reason[0] != '\0') json_member(b, "finish_reason", r->finish_reason);
-    if (r->message != NULL) json_member(b, "message", r->message);
+    if (r->finish_reason[0] != '\0') report_json_member(b, "finish_reason", r->finish_reason);
+    if (r->message != NULL) report_json_member(b, "message", r->message);
     buf_printf(b, ",\"text_hash\":\"%016llx\",\"itl_ms\":[", (unsigned long long)r->text_hash);
     for (uint32_t i = 1; i < r->n_texts; i++)
         buf_printf(b, "%s%.3f", i > 1 ? "," : "", r->gaps_us[i - 1] / 1e3);

@@ -20,6 +20,7 @@ static const struct {
     {"serve", "OpenAI's API over HTTP", cmd_serve},
     {"load", "load on an OpenAI-compatible server, measured", cmd_load},
     {"plan", "what a model takes on a GPU, on paper", cmd_plan},
+    {"sim", "traffic through a simulated deployment", cmd_sim},
     {"version", "print the version", cmd_version},
 };
 

@@ -61,19 +61,18 @@ void plan_close(plan *p) {
     mem_free(p);
 }
 
-static efficiency_peaks peaks_of(const plan_params *p, hardware_peak precision) {
-    return (efficiency_peaks){.flops_per_s = hardware_flops(&p->gpu, precision),
-                              .bytes_per_s = p->gpu.bytes_per_s,
-                              .link_bytes_per_s = p->gpu.link_bytes_per_s > 0
-                                                      ? p->gpu.link_bytes_per_s
-                                                      : p->gpu.bus_bytes_per_s};
+efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision) {
+    return (efficiency_peaks){.flops_per_s = hardware_flops(gpu, precision),
+                              .bytes_per_s = gpu->bytes_per_s,
+                              .link_bytes_per_s = gpu->link_bytes_per_s > 0 ? gpu->link_bytes_per_s
+                                                                            : gpu->bus_bytes_per_s};
 }
 
 static ridge_status open_device(plan *p, ridge_error *err) {
     const plan_params *a = &p->params;
     const count_params c = {.profile = &a->profile,
-                            .linear = peaks_of(a, a->dtype.peak),
-                            .other = peaks_of(a, PEAK_16),
+                            .linear = plan_peaks(&a->gpu, a->dtype.peak),
+                            .other = plan_peaks(&a->gpu, PEAK_16),
                             .weight_bits = a->file_weights ? 0 : a->dtype.bits};
     return device_count_create(&p->dev, &c, err);
 }

@@ -40,6 +40,8 @@ typedef struct {
 } plan_params;
 
 plan_params plan_params_default(void);
+/* Of one of its kind, in a precision; a link over the bus where there is no other. */
+efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision);
 
 /* A step, or a prompt; of both counts. */
 typedef struct {

@@ -1,0 +1,243 @@
+/* ridge sim: traffic through simulated deployments. The flags; what is done with them is in
+ * sim_runs.c, and how in plan/. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/sim_runs.h"
+#include "engine/engine.h"
+
+#define USAGE "sim --model MODEL --gpu NAME [--trace FILE | --rate R] [OPTION ...]"
+
+#define NOT_GIVEN UINT64_MAX
+#define MOST_REPLICAS 1024
+
+/* ---- from flags to an experiment ---- */
+
+static ridge_status whole(uint32_t *out, const char *flag, uint64_t value, uint64_t least,
+                          uint64_t most, ridge_error *err) {
+    if (value < least || value > most)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", flag,
+                          (unsigned long long)least, (unsigned long long)most,
+                          (unsigned long long)value);
+    *out = (uint32_t)value;
+    return RIDGE_OK;
+}
+
+static ridge_status real(double *out, const char *flag, double value, double least, double most,
+                         ridge_error *err) {
+    if (!(value >= least && value <= most))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %g to %g, found %g", flag, least, most,
+                          value);
+    *out = value;
+    return RIDGE_OK;
+}
+
+static ridge_status set_length(length_spec *out, const char *text, const char *flag,
+                               ridge_error *err) {
+    ridge_status status = text != NULL ? length_parse(out, text, err) : RIDGE_OK;
+    if (status != RIDGE_OK) error_where(err, flag);
+    return status;
+}
+
+static ridge_status set_traffic(const sim_args *a, traffic_params *t, ridge_error *err) {
+    bool rate = !isnan(a->rate);
+    if (rate && t->trace != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rate and --trace exclude each other");
+    if (t->trace != NULL && (a->input != NULL || a->output != NULL))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--input-len and --output-len: the lengths are the trace's");
+    t->arrivals = rate ? TRAFFIC_POISSON : t->trace != NULL ? TRAFFIC_TRACE : TRAFFIC_AT_ONCE;
+    if (rate) RIDGE_TRY(real(&t->rate, "rate", a->rate, 1e-6, 1e9, err));
+    RIDGE_TRY(real(&t->trace_speed, "trace-speed", t->trace_speed, 1e-6, 1e9, err));
+    if (a->n_requests == 0) return RIDGE_FAIL(err, RIDGE_EINVAL, "--num-prompts: at least 1");
+    if (a->n_requests != NOT_GIVEN)
+        t->n_requests = (size_t)a->n_requests;
+    else if (t->trace != NULL)
+        t->n_requests = 0;
+    RIDGE_TRY(set_length(&t->input, a->input, "--input-len", err));
+    RIDGE_TRY(set_length(&t->output, a->output, "--output-len", err));
+    RIDGE_TRY(whole(&t->max_input, "max-input-len", a->max_input, 0, LENGTH_MAX, err));
+    RIDGE_TRY(whole(&t->max_output, "max-output-len", a->max_output, 0, LENGTH_MAX, err));
+    t->seed = a->seed;
+    return whole(&t->n_prefixes, "prefix-groups", a->n_prefixes, 1, LENGTH_MAX, err);
+}
+
+static ridge_status set_scheduler(const sim_args *a, sched_params *s, ridge_error *err) {
+    s->static_batches = strcmp(a->scheduler, "static") == 0;
+    if (!s->static_batches && strcmp(a->scheduler, "continuous") != 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--scheduler: expected continuous or static, found '%s'", a->scheduler);
+    s->prefix_caching = a->prefix_caching;
+    RIDGE_TRY(whole(&s->max_num_seqs, "max-num-seqs", a->max_num_seqs, 1, 1u << 16, err));
+    RIDGE_TRY(whole(&s->max_num_batched_tokens, "max-num-batched-tokens", a->max_num_batched_tokens,
+                    1, LENGTH_MAX, err));
+    RIDGE_TRY(whole(&s->max_model_len, "max-model-len", a->max_model_len, 0, LENGTH_MAX, err));
+    return whole(&s->block_size, "block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err);
+}
+
+static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *err) {
+    sim_params *p = &e->sim;
+    RIDGE_TRY(whole(&p->n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
+    RIDGE_TRY(whole(&e->n_ranks, "tensor-parallel-size", a->n_ranks, 1, 64, err));
+    if (!sim_router_find(a->router, &p->router))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--router: expected round-robin, least-loaded or prefix, found '%s'",
+                          a->router);
+    RIDGE_TRY(real(&p->link_bytes_per_s, "link-gbps", a->link_gbps, 1e-6, 1e9, err));
+    p->link_bytes_per_s *= 1e9 / 8;
+    RIDGE_TRY(real(&p->link_latency_s, "link-latency-us", a->link_latency_us, 0, 1e9, err));
+    p->link_latency_s /= 1e6;
+    if (a->disaggregate == NULL) return RIDGE_OK;
+    char variant[64];
+    snprintf(variant, sizeof variant, "disagg=%.32s", a->disaggregate);
+    if (experiment_vary(e, variant, NULL) == RIDGE_OK) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "--disaggregate: expected xPyD, such as 2P1D, found '%s'",
+                      a->disaggregate);
+}
+
+static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *err) {
+    e->model = a->model;
+    if (strcmp(a->dtype, "auto") == 0)
+        e->file_weights = true;
+    else
+        RIDGE_TRY(plan_dtype_find(&e->dtype, a->dtype, err));
+    if (a->weight_bits != 0)
+        RIDGE_TRY(real(&e->dtype.bits, "weight-bits", a->weight_bits, 0.1, 64, err));
+    bool cheapest = a->find != NULL && strcmp(a->find, "cheapest") == 0;
+    if (!cheapest) RIDGE_TRY(sim_set_gpu(a, e, a->gpu, strlen(a->gpu), err));
+    RIDGE_TRY(real(&e->memory_share, "gpu-memory-utilization", a->memory_share, 0.01, 1, err));
+    if (strcmp(a->kv_cache_dtype, "auto") == 0) return RIDGE_OK;
+    if (dev_kv_type_find(a->kv_cache_dtype, &e->kv_type)) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL,
+                      "--kv-cache-dtype: expected auto, f16, f32, q8_0, fp8 or fp6, found '%s'",
+                      a->kv_cache_dtype);
+}
+
+static ridge_status set_experiment(sim_args *a, ridge_error *err) {
+    experiment *e = &a->e;
+    sim_params *p = &e->sim;
+    if (a->model == NULL || a->gpu == NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s is needed", a->model == NULL ? "model" : "gpu");
+    RIDGE_TRY(set_machine(a, e, err));
+    RIDGE_TRY(set_scheduler(a, &p->sched, err));
+    RIDGE_TRY(set_cluster(a, e, err));
+    RIDGE_TRY(set_traffic(a, &e->traffic, err));
+    RIDGE_TRY(whole(&p->prefix_tokens, "prefix-tokens", a->prefix_tokens, 0, LENGTH_MAX, err));
+    RIDGE_TRY(whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
+    RIDGE_TRY(real(&p->acceptance, "acceptance", a->acceptance, 0, 1, err));
+    RIDGE_TRY(real(&p->slo_ttft_s, "slo-ttft", a->slo_ttft_ms, 0, 1e9, err));
+    RIDGE_TRY(real(&p->slo_tpot_s, "slo-tpot", a->slo_tpot_ms, 0, 1e9, err));
+    p->slo_ttft_s /= 1e3;
+    p->slo_tpot_s /= 1e3;
+    p->seed = a->seed;
+    return RIDGE_OK;
+}
+
+/* ---- the command ---- */
+
+static ridge_status run(sim_args *a, ridge_error *err) {
+    RIDGE_TRY(set_experiment(a, err));
+    if (a->compare != NULL && a->find != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--compare and --find exclude each other");
+    if (a->compare != NULL) return sim_compare(a, err);
+    if (a->find == NULL) return sim_once(a, err);
+    RIDGE_TRY(real(&a->goodput_target, "goodput-target", a->goodput_target, 0.001, 1, err));
+    if (a->slo_ttft_ms == 0 && a->slo_tpot_ms == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--find needs targets: --slo-ttft MS, --slo-tpot MS");
+    if (strcmp(a->find, "max-rate") == 0) return sim_find_max_rate(a, err);
+    if (strcmp(a->find, "cheapest") == 0) return sim_find_cheapest(a, err);
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "--find: expected max-rate or cheapest, found '%s'",
+                      a->find);
+}
+
+int cmd_sim(int argc, char **argv) {
+    sim_args a = {.e = experiment_default(),
+                  .kv_cache_dtype = "auto",
+                  .dtype = "bf16",
+                  .router = "least-loaded",
+                  .scheduler = "continuous",
+                  .rate = NAN,
+                  .link_gbps = 400,
+                  .goodput_target = 0.99,
+                  .n_ranks = 1,
+                  .n_requests = NOT_GIVEN,
+                  .n_prefixes = 1,
+                  .replicas = 1,
+                  .prefix_caching = true};
+    a.memory_share = a.e.memory_share;
+    a.max_num_seqs = a.e.sim.sched.max_num_seqs;
+    a.max_num_batched_tokens = a.e.sim.sched.max_num_batched_tokens;
+    a.block_size = a.e.sim.sched.block_size;
+    traffic_params *t = &a.e.traffic;
+    const cli_option options[] = {
+        {"model", CLI_STRING, &a.model, "a name such as llama-3.1-8b, a config.json or a .gguf"},
+        {"gpu", CLI_STRING, &a.gpu, "a name such as h100; with --find cheapest a list"},
+        {"tensor-parallel-size", CLI_UINT, &a.n_ranks, "GPUs of a replica (default: 1)"},
+        {"replicas", CLI_UINT, &a.replicas, "how many (default: 1)"},
+        {"data-parallel-size", CLI_UINT, &a.replicas, "the same"},
+        {"router", CLI_STRING, &a.router,
+         "who gets a request: round-robin, least-loaded (default) or prefix"},
+        {"disaggregate", CLI_STRING, &a.disaggregate,
+         "xPyD: x replicas compute prompts, y others answers"},
+        {"link-gbps", CLI_DOUBLE, &a.link_gbps,
+         "between those: of each of the first, in Gbit/s (default: 400)"},
+        {"link-latency-us", CLI_DOUBLE, &a.link_latency_us, "in microseconds (default: 0)"},
+        {"trace", CLI_STRING, &t->trace, "a FILE's requests (Mooncake, Azure, or --record's)"},
+        {"trace-speed", CLI_DOUBLE, &t->trace_speed, "replay so many times as fast (default: 1)"},
+        {"rate", CLI_DOUBLE, &a.rate, "Poisson arrivals, so many a second (default: all at once)"},
+        {"num-prompts", CLI_UINT, &a.n_requests, "how many (default: 1000, or all of the trace)"},
+        {"input-len", CLI_STRING, &a.input,
+         "prompt tokens: N, uniform:A:B, exp:MEAN[:MAX] or normal:MEAN:SD (default: 1024)"},
+        {"output-len", CLI_STRING, &a.output, "answer tokens, likewise (default: 128)"},
+        {"max-input-len", CLI_UINT, &a.max_input, "longer prompts are cut to this"},
+        {"max-output-len", CLI_UINT, &a.max_output, "longer answers are cut to this"},
+        {"prefix-tokens", CLI_UINT, &a.prefix_tokens, "a shared beginning before each prompt"},
+        {"prefix-groups", CLI_UINT, &a.n_prefixes, "how many of those there are (default: 1)"},
+        {"max-num-seqs", CLI_UINT, &a.max_num_seqs, "sequences running at once (default: 256)"},
+        {"max-num-batched-tokens", CLI_UINT, &a.max_num_batched_tokens,
+         "tokens per step (default: 2048)"},
+        {"max-model-len", CLI_UINT, &a.max_model_len, "context in tokens (default: the model's)"},
+        {"block-size", CLI_UINT, &a.block_size, "tokens per block of the KV cache (default: 16)"},
+        {"dtype", CLI_STRING, &a.dtype,
+         "of weights: bf16 (default), fp8, int8, fp4, mxfp4, int4, f32; auto: as a file has them"},
+        {"weight-bits", CLI_DOUBLE, &a.weight_bits, "of each weight, in place of dtype's"},
+        {"kv-cache-dtype", CLI_STRING, &a.kv_cache_dtype,
+         "the KV cache's type: auto (f16), f16, f32, q8_0, fp8, fp6"},
+        {"gpu-memory-utilization", CLI_DOUBLE, &a.memory_share,
+         "what weights and cache may take of the memory (default: 0.9)"},
+        {"scheduler", CLI_STRING, &a.scheduler, "continuous (default) or static"},
+        {"enable-prefix-caching", CLI_FLAG, &a.prefix_caching,
+         "prompts that begin alike share what is computed (default)"},
+        {"num-speculative-tokens", CLI_UINT, &a.n_drafts, "guesses a step (default: 0)"},
+        {"acceptance", CLI_DOUBLE, &a.acceptance, "the chance of each to come true (default: 0)"},
+        {"slo-ttft", CLI_DOUBLE, &a.slo_ttft_ms, "goodput: milliseconds to the first token"},
+        {"slo-tpot", CLI_DOUBLE, &a.slo_tpot_ms, "goodput: milliseconds per further token"},
+        {"compare", CLI_STRING, &a.compare,
+         "a list of what to vary, such as static,continuous or chunked=512+tp=2,disagg=2P1D"},
+        {"find", CLI_STRING, &a.find,
+         "max-rate: the most that is within the targets; cheapest: of all GPUs given, ranks and "
+         "numbers of replicas"},
+        {"goodput-target", CLI_DOUBLE, &a.goodput_target,
+         "with --find, the share of requests that must be (default: 0.99)"},
+        {"price-per-hour", CLI_STRING, &a.prices, "of a GPU and hour: 2.5, or h100=2.5,l4=0.7"},
+        {"peak-flops", CLI_DOUBLE, &a.peak_flops, "FLOP/s in place of the GPU's"},
+        {"bandwidth", CLI_DOUBLE, &a.bandwidth, "bytes/s in place of the GPU's"},
+        {"memory", CLI_BYTES, &a.memory, "bytes in place of the GPU's"},
+        {"seed", CLI_UINT, &a.seed, "of arrivals, lengths and guesses (default: 0)"},
+        {"json", CLI_FLAG, &a.json, "print one JSON document"},
+    };
+    int n_args = 0,
+        parsed = cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, &n_args);
+    if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
+    if (n_args != 0) {
+        fprintf(stderr, "usage: ridge %s\n", USAGE);
+        return CLI_USAGE;
+    }
+    ridge_error err = {0};
+    ridge_status status = run(&a, &err);
+    if (status == RIDGE_OK) return CLI_OK;
+    cli_fail(&err);
+    return status == RIDGE_EINVAL ? CLI_USAGE : CLI_FAILED;
+}

@@ -1,0 +1,63 @@
+/* plan/experiment: a deployment and the traffic it is to bear, and what comes of it: what `ridge
+ * sim` is asked for, in one value that can be varied.
+ */
+#ifndef RIDGE_PLAN_EXPERIMENT_H
+#define RIDGE_PLAN_EXPERIMENT_H
+
+#include "plan/plan.h"
+#include "plan/sim.h"
+
+/* Strings are borrowed. */
+typedef struct {
+    const char *model;
+    hardware gpu;
+    uint32_t n_ranks;    /* tensor parallel */
+    double memory_share; /* of a GPU's memory that weights and cache may take */
+    plan_dtype dtype;    /* of weights, unless */
+    bool file_weights;   /* they are as the model's file has them */
+    dev_kv_type kv_type;
+    /* sched (but for what memory and model decide; max_model_len 0: the model's, or what the cache
+     * holds), replicas, router, disaggregation, guesses, targets and seed */
+    sim_params sim;
+    traffic_params traffic;
+} experiment;
+
+experiment experiment_default(void);
+
+/* What it came to beside the simulation's result. */
+typedef struct {
+    sim_result sim;
+    uint32_t n_gpus, max_model_len;
+    double weight_bytes, kv_token_bytes;
+    uint64_t kv_tokens; /* that the cache of a replica holds */
+} experiment_result;
+
+/* RIDGE_ETOOLARGE: the model or a request does not fit; the message says what would. */
+ridge_status experiment_run(experiment_result *out, const experiment *e,
+                            ridge_error *err) RIDGE_CHECKED;
+double experiment_goodput(const experiment_result *r); /* the share of requests that was good */
+
+/* Changes parts of it by name, joined by '+':
+ *
+ *     static, continuous             batches that run until all is done; requests that come and go
+ *     unchunked, chunked[=N]         prompts in one step; steps of at most N tokens
+ *     prefix-cache, no-prefix-cache
+ *     speculation=A[:K]              K guesses a step (4), each true with chance A
+ *     disagg=xPyD                    x replicas for prompts, y for answers
+ *     replicas=N, tp=N, router=NAME, seqs=N
+ */
+ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *err) RIDGE_CHECKED;
+const char *experiment_variants(void); /* the list, for messages */
+
+/* The highest rate (of a trace: speed) at which at least `target` of the requests are good, to one
+ * in a hundred; with *out what comes of it. 0: at no rate. */
+ridge_status experiment_max_rate(double *rate, experiment_result *out, const experiment *e,
+                                 double target, ridge_error *err) RIDGE_CHECKED;
+
+/* The fewest replicas, up to `most`, with which `target` of them are good. 0: not with that many.
+ */
+ridge_status experiment_fewest_replicas(uint32_t *n, experiment_result *out, const experiment *e,
+                                        double target, uint32_t most,
+                                        ridge_error *err) RIDGE_CHECKED;
+
+#endif

@@ -1,0 +1,135 @@
+/* plan/vary: the parts of an experiment that have a name, to compare one with another. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/experiment.h"
+#include "plan/machine.h"
+
+/* Whole prompts in one step, of any number: no step is ever cut. */
+#define NO_CHUNKS (1u << 20)
+#define DEFAULT_DRAFTS 4
+#define MOST 4096
+
+static bool whole(const char *text, uint32_t most, uint32_t *out) {
+    char *end;
+    unsigned long n = text != NULL && *text >= '1' && *text <= '9' ? strtoul(text, &end, 10) : 0;
+    if (n == 0 || n > most || *end != '\0') return false;
+    *out = (uint32_t)n;
+    return true;
+}
+
+static bool set_static(experiment *e, const char *value) {
+    e->sim.sched.static_batches = true;
+    return value == NULL;
+}
+
+static bool set_continuous(experiment *e, const char *value) {
+    e->sim.sched.static_batches = false;
+    return value == NULL;
+}
+
+static bool set_unchunked(experiment *e, const char *value) {
+    e->sim.sched.max_num_batched_tokens = NO_CHUNKS;
+    return value == NULL;
+}
+
+static bool set_chunked(experiment *e, const char *value) {
+    return value == NULL || whole(value, NO_CHUNKS, &e->sim.sched.max_num_batched_tokens);
+}
+
+static bool set_no_prefix_cache(experiment *e, const char *value) {
+    e->sim.sched.prefix_caching = false;
+    return value == NULL;
+}
+
+static bool set_prefix_cache(experiment *e, const char *value) {
+    e->sim.sched.prefix_caching = true;
+    return value == NULL;
+}
+
+static bool set_speculation(experiment *e, const char *value) {
+    char *end;
+    if (value == NULL || *value < '0' || *value > '9') return false;
+    e->sim.acceptance = strtod(value, &end);
+    if (!(e->sim.acceptance <= 1)) return false;
+    e->sim.n_drafts = DEFAULT_DRAFTS;
+    return *end == '\0' || (*end == ':' && whole(end + 1, 64, &e->sim.n_drafts));
+}
+
+/* "2P1D" */
+static bool set_disagg(experiment *e, const char *value) {
+    uint32_t *counts[] = {&e->sim.n_replicas, &e->sim.n_decode};
+    for (int i = 0; i < 2; i++) {
+        char digits[8];
+        size_t n = value != NULL ? strspn(value, "0123456789") : 0;
+        if (n == 0 || n >= sizeof digits || value[n] != "PD"[i]) return false;
+        memcpy(digits, value, n);
+        digits[n] = '\0';
+        if (!whole(digits, MOST, counts[i])) return false;
+        value += n + 1;
+    }
+    return *value == '\0';
+}
+
+static bool set_replicas(experiment *e, const char *value) {
+    e->sim.n_decode = 0;
+    return whole(value, MOST, &e->sim.n_replicas);
+}
+
+static bool set_tp(experiment *e, const char *value) {
+    return whole(value, MACHINE_MAX_RANKS, &e->n_ranks);
+}
+
+static bool set_router(experiment *e, const char *value) {
+    return value != NULL && sim_router_find(value, &e->sim.router);
+}
+
+static bool set_seqs(experiment *e, const char *value) {
+    return whole(value, MOST, &e->sim.sched.max_num_seqs);
+}
+
+static const struct {
+    const char *name;
+    bool (*set)(experiment *e, const char *value); /* NULL: none given; false: not so */
+} variants[] = {
+    {"static", set_static},
+    {"continuous", set_continuous},
+    {"unchunked", set_unchunked},
+    {"chunked", set_chunked},
+    {"prefix-cache", set_prefix_cache},
+    {"no-prefix-cache", set_no_prefix_cache},
+    {"speculation", set_speculation},
+    {"disagg", set_disagg},
+    {"replicas", set_replicas},
+    {"tp", set_tp},
+    {"router", set_router},
+    {"seqs", set_seqs},
+};
+
+static ridge_status vary_one(experiment *e, const char *text, size_t n, ridge_error *err) {
+    char one[64];
+    bool set = false;
+    snprintf(one, sizeof one, "%.*s", (int)n, text);
+    char *value = strchr(one, '=');
+    if (value != NULL) *value++ = '\0';
+    for (size_t i = 0; i < sizeof variants / sizeof *variants && !set; i++)
+        set = n < sizeof one && strcmp(variants[i].name, one) == 0 && variants[i].set(e, value);
+    if (set) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "expected one of %s; found '%.*s'", experiment_variants(),
+                      n < 40 ? (int)n : 40, text);
+}
+
+ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *err) {
+    for (;;) {
+        size_t n = strcspn(variant, "+");
+        RIDGE_TRY(vary_one(e, variant, n, err));
+        if (variant[n] == '\0') return RIDGE_OK;
+        variant += n + 1;
+    }
+}
+
+const char *experiment_variants(void) {
+    return "static, continuous, unchunked, chunked[=N], no-prefix-cache, prefix-cache, "
+           "speculation=A[:K], disagg=xPyD, replicas=N, tp=N, router=NAME, seqs=N";
+}

@@ -1,0 +1,151 @@
+"""`ridge sim`: what its JSON says against counts made here, and what it refuses."""
+import json
+
+import pytest
+
+BASE = ("sim", "--model", "llama-3.1-8b", "--gpu", "h100")
+BLOCK = 512
+
+
+@pytest.fixture(scope="module")
+def sim(ridge):
+    return lambda *args: json.loads(ridge(*BASE, *args, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def traces(shared):
+    folder = shared / "data" / "traces"
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    return folder
+
+
+def mooncake(traces, n):
+    with open(traces / "mooncake-conversation.jsonl", encoding="utf-8") as f:
+        return [json.loads(line) for _, line in zip(range(n), f)]
+
+
+def test_one_request_takes_what_the_roofline_says(sim):
+    """Published shapes: 8.03 B parameters, of which the embedding table (0.53 B) isn't streamed; 131,072 bytes
+    of cache a token; 989 TFLOP/s and 3.35 TB/s."""
+    r = sim("--num-prompts", 1, "--input-len", 1000, "--output-len", 3)
+    streamed = 8.03026e9 - 128256 * 4096
+    body = streamed - 128256 * 4096  # the head goes over the last row alone
+    attention = 4 * 32 * 32 * 128 * (1000 * 1001 / 2)
+    prefill = (2 * body * 1000 + attention) / 989e12
+    assert r["ttft_ms"]["p50"] == pytest.approx(1e3 * prefill, rel=0.05)  # and what memory bounds: norms, the head
+    decode = (2 * streamed + 131072 * 1001.5) / 3.35e12
+    assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * decode, rel=0.01)
+    assert r["kv"]["bytes_per_token"] == 131072
+    assert r["weight_bytes"] == pytest.approx(16.06e9, rel=0.001)
+    assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"]) / 131072, abs=16)
+
+
+def test_the_same_seed_is_the_same_document(ridge):
+    args = (*BASE, "--rate", 30, "--num-prompts", 200, "--output-len", "exp:100", "--num-speculative-tokens", 3,
+            "--acceptance", 0.6, "--json")
+    one, two = ridge(*args).stdout, ridge(*args).stdout
+    other = ridge(*args, "--seed", 1).stdout
+    assert one == two and one != other
+
+
+def test_prefix_hits_are_those_of_an_endless_cache(sim, traces):
+    """One request after the other, and a cache that forgets nothing: the longest beginning of known names."""
+    n, known, hits, total = 300, set(), 0, 0
+    for r in mooncake(traces, n):
+        length, path, found, open_ = r["input_length"], (), 0, True
+        for i, name in enumerate(r["hash_ids"]):
+            path += (name, min(BLOCK, length - i * BLOCK))
+            open_ = open_ and path in known
+            if open_:
+                found = min(length, (i + 1) * BLOCK)
+            known.add(path)
+        hits += min(found, length - 1)
+        total += length
+    r = sim("--trace", traces / "mooncake-conversation.jsonl", "--num-prompts", n, "--max-num-seqs", 1, "--trace-speed",
+            0.01, "--memory", "2T", "--max-output-len", 1)
+    assert r["input_tokens"] == total
+    # Beyond the names: a last block's tokens begin those of a longer block of the same name.
+    assert hits <= r["cached_tokens"] <= hits * 1.01
+
+
+def test_everything_of_a_trace_is_answered(sim, traces):
+    r = sim("--trace", traces / "azure-2023-conversation.csv", "--num-prompts", 2000, "--trace-speed", 4)
+    with open(traces / "azure-2023-conversation.csv", encoding="utf-8") as f:
+        rows = [line.split(",") for line in f.read().splitlines()[1:2001]]
+    assert r["requests"] == r["completed"] == 2000
+    assert r["input_tokens"] == sum(int(x[1]) for x in rows)
+    assert r["output_tokens"] == sum(int(x[2]) for x in rows)
+
+
+def test_compare(sim):
+    names = ["static", "continuous", "unchunked", "chunked=256", "no-prefix-cache", "prefix-cache", "speculation=0.8",
+             "disagg=1P1D", "tp=2", "replicas=2+router=prefix"]
+    r = sim("--rate", 30, "--num-prompts", 300, "--input-len", "uniform:200:3000", "--output-len", "exp:150:600",
+            "--prefix-tokens", 1000, "--max-model-len", 5000, "--compare", ",".join(names))
+    got = {x["name"]: x for x in r["compare"]}
+    assert list(got) == names
+    assert len({(x["input_tokens"], x["output_tokens"]) for x in got.values()}) == 1
+    assert got["static"]["kv"]["used_of_held"] < 0.6 < 0.96 < got["continuous"]["kv"]["used_of_held"]
+    assert got["static"]["e2e_ms"]["mean"] > 2 * got["continuous"]["e2e_ms"]["mean"]
+    assert got["chunked=256"]["itl_ms"]["p99"] < got["unchunked"]["itl_ms"]["p99"] / 2
+    assert got["no-prefix-cache"]["cached_tokens"] == 0 < got["prefix-cache"]["cached_tokens"]
+    assert got["speculation=0.8"]["tpot_ms"]["p50"] < got["continuous"]["tpot_ms"]["p50"] / 1.5
+    assert got["disagg=1P1D"]["transfers"] > 0 and got["disagg=1P1D"]["gpus"] == got["tp=2"]["gpus"] == 2
+    assert got["tp=2"]["bound"]["link"] > 0 == got["continuous"]["bound"]["link"]
+
+
+def test_max_rate(sim):
+    """Every request is one step of the same time: with a target, the rate of a queue. Near it, within it; 5 % over
+    it, not."""
+    args = ("--input-len", 2000, "--output-len", 20, "--num-prompts", 300, "--slo-ttft", 200, "--slo-tpot", 20)
+    found = sim(*args, "--find", "max-rate")
+    assert found["goodput"]["share"] >= 0.99
+    assert sim(*args, "--rate", found["rate"])["goodput"]["share"] >= 0.99
+    assert sim(*args, "--rate", found["rate"] * 1.05)["goodput"]["share"] < 0.99
+    assert sim(*args, "--find", "max-rate", "--replicas", 2)["rate"] > 1.7 * found["rate"]
+
+
+@pytest.mark.parametrize("args, said", [
+    (("--gpu", "h1000"), "h1000"),
+    (("--model", "llama-9"), "llama-9"),
+    (("--model", "llama-3.1-70b"), "--tensor-parallel-size 2 would do, or --gpu b200"),
+    (("--router", "random"), "round-robin, least-loaded or prefix"),
+    (("--disaggregate", "2D1P"), "xPyD"),
+    (("--compare", "static,fast"), "found 'fast'"),
+    (("--scheduler", "best"), "continuous or static"),
+    (("--find", "max-rate"), "--slo-ttft"),
+    (("--rate", "0"), "--rate"),
+    (("--input-len", "x"), "--input-len"),
+    (("--max-num-seqs", "0"), "--max-num-seqs"),
+    (("--input-len", "1000000"), "request 0: 1000000 tokens of prompt"),
+    (("--trace", "/nonexistent"), "/nonexistent"),
+])
+def test_what_is_refused(ridge, args, said):
+    done = ridge(*BASE, *args, status=None)
+    assert done.returncode in (1, 2) and done.stdout == b"" or "--compare" in args
+    assert said in done.stderr.decode()
+
+
+def test_a_bad_line_is_named(ridge, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp":0,"input_length":5,"output_length":5}\n{"timestamp":1,"input_length":-5}\n')
+    done = ridge(*BASE, "--trace", path, status=1)
+    assert f"{path}:2: \"input_length\" is -5" in done.stderr.decode()
+
+
+def test_the_cheapest_bears_the_load(sim, ridge):
+    prices = {"h100": 2.5, "a100-80gb": 1.6, "l4": 0.7}
+    args = ("--rate", 20, "--num-prompts", 200, "--slo-ttft", 500, "--slo-tpot", 30)
+    r = sim("--gpu", "h100,a100-80gb,l4", "--price-per-hour", ",".join(f"{k}={v}" for k, v in prices.items()),
+            "--find", "cheapest", *args)
+    bearing = [c for c in r["candidates"] if "replicas" in c]
+    for c in bearing:
+        assert c["price_per_hour"] == pytest.approx(prices[c["gpu"]] * c["tensor_parallel_size"] * c["replicas"])
+        if c["replicas"] > 1:
+            fewer = ("--gpu", c["gpu"], "--tensor-parallel-size", c["tensor_parallel_size"], "--replicas",
+                     c["replicas"] - 1)
+            assert sim(*fewer, *args)["goodput"]["share"] < 0.99
+    assert len(r["candidates"]) == 12 and r["goodput"]["share"] >= 0.99
+    assert r["price_per_hour"] == min(c["price_per_hour"] for c in bearing)
+    assert b"--price-per-hour" in ridge(*BASE, "--find", "cheapest", *args, status=2).stderr
