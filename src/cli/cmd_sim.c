@@ -99,6 +99,7 @@ static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *e
 
 static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *err) {
     e->model = a->model;
+    RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
     if (strcmp(a->dtype, "auto") == 0)
         e->file_weights = true;
     else
@@ -156,6 +157,7 @@ int cmd_sim(int argc, char **argv) {
     sim_args a = {.e = experiment_default(),
                   .kv_cache_dtype = "auto",
                   .dtype = "bf16",
+                  .profile = "ideal",
                   .router = "least-loaded",
                   .scheduler = "continuous",
                   .rate = NAN,
@@ -200,6 +202,8 @@ int cmd_sim(int argc, char **argv) {
          "tokens per step (default: 2048)"},
         {"max-model-len", CLI_UINT, &a.max_model_len, "context in tokens (default: the model's)"},
         {"block-size", CLI_UINT, &a.block_size, "tokens per block of the KV cache (default: 16)"},
+        {"profile", CLI_STRING, &a.profile,
+         "what of the peaks is reached: ideal (default), or as for ridge plan"},
         {"dtype", CLI_STRING, &a.dtype,
          "of weights: bf16 (default), fp8, int8, fp4, mxfp4, int4, f32; auto: as a file has them"},
         {"weight-bits", CLI_DOUBLE, &a.weight_bits, "of each weight, in place of dtype's"},

@@ -9,7 +9,7 @@
 typedef struct {
     experiment e;
     const char *model, *gpu, *input, *output, *kv_cache_dtype, *router, *scheduler, *disaggregate,
-        *compare, *find, *prices, *dtype;
+        *compare, *find, *prices, *dtype, *profile;
     double rate, peak_flops, bandwidth, weight_bits, memory_share, link_gbps, link_latency_us;
     double slo_ttft_ms, slo_tpot_ms, goodput_target, acceptance;
     uint64_t n_ranks, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,

@@ -10,6 +10,7 @@
 experiment experiment_default(void) {
     const plan_params defaults = plan_params_default();
     return (experiment){.n_ranks = 1,
+                        .profile = defaults.profile,
                         .dtype = defaults.dtype,
                         .memory_share = 0.9,
                         .kv_type = defaults.kv_type,
@@ -33,6 +34,7 @@ static ridge_status open_machine(machine **out, const experiment *e, sched_param
                         .linear = plan_peaks(&e->gpu, e->dtype.peak),
                         .other = plan_peaks(&e->gpu, PEAK_16),
                         .memory_bytes = e->gpu.memory_bytes * e->memory_share,
+                        .profile = e->profile,
                         .n_ranks = e->n_ranks,
                         .weight_bits = e->file_weights ? 0 : e->dtype.bits,
                         .kv_type = e->kv_type};

@@ -11,10 +11,11 @@
 typedef struct {
     const char *model;
     hardware gpu;
-    uint32_t n_ranks;    /* tensor parallel */
-    double memory_share; /* of a GPU's memory that weights and cache may take */
-    plan_dtype dtype;    /* of weights, unless */
-    bool file_weights;   /* they are as the model's file has them */
+    efficiency_profile profile; /* what of its peaks is reached */
+    uint32_t n_ranks;           /* tensor parallel */
+    double memory_share;        /* of a GPU's memory that weights and cache may take */
+    plan_dtype dtype;           /* of weights, unless */
+    bool file_weights;          /* they are as the model's file has them */
     dev_kv_type kv_type;
     /* sched (but for what memory and model decide; max_model_len 0: the model's, or what the cache
      * holds), replicas, router, disaggregation, guesses, targets and seed */

@@ -9,7 +9,6 @@
 
 struct machine {
     machine_params params;
-    efficiency_profile profile;
     device *dev;
     plan_model opened;
     dev_kv_layout layout;
@@ -46,7 +45,7 @@ static efficiency_peaks times(efficiency_peaks p, uint32_t n) {
 
 static ridge_status open_model(machine *m, ridge_error *err) {
     const machine_params *p = &m->params;
-    count_params count = {.profile = &m->profile,
+    count_params count = {.profile = &m->params.profile,
                           .linear = times(p->linear, p->n_ranks),
                           .other = times(p->other, p->n_ranks),
                           .weight_bits = p->weight_bits};
@@ -75,7 +74,6 @@ ridge_status machine_open(machine **out, const machine_params *p, sched_params *
     machine *m = mem_zalloc(1, sizeof *m);
     if (m == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the machine");
     m->params = *p;
-    m->profile = efficiency_ideal();
     ridge_status status = prepare(m, s, err);
     m->params.model = NULL; /* the caller's */
     if (status == RIDGE_OK)
@@ -114,7 +112,7 @@ static double all_reduce_seconds(const machine *m, uint32_t n_tokens) {
     efficiency_op op = {.kind = EFFICIENCY_ALL_REDUCE,
                         .bytes = (double)n_tokens * c->n_embd * ACTIVATION_BYTES,
                         .n_ranks = (int)m->params.n_ranks};
-    return efficiency_seconds(&m->profile, &m->params.other, &op);
+    return efficiency_seconds(&m->params.profile, &m->params.other, &op);
 }
 
 ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,

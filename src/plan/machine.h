@@ -4,6 +4,8 @@
  * Tensor parallel as in Megatron (Shoeybi et al., 2019): every rank has its part of each matrix,
  * of the heads and of the cache, and before each of a layer's two residual sums the ranks' parts
  * are summed by a ring all-reduce: 2 (n - 1) / n of the activations go over each rank's link.
+ * n ranks are reckoned as one that is n times as fast: that a part of a matrix reaches less of a
+ * peak than the whole is not in it.
  */
 #ifndef RIDGE_PLAN_MACHINE_H
 #define RIDGE_PLAN_MACHINE_H
@@ -20,6 +22,7 @@ typedef struct {
     const char *model;              /* as plan_model_open takes it (plan/models.h) */
     efficiency_peaks linear, other; /* of one GPU: of its linear layers, and of all else */
     double memory_bytes;            /* of one GPU, as far as it is used */
+    efficiency_profile profile;     /* what of those is reached */
     uint32_t n_ranks;               /* tensor parallel */
     double weight_bits;             /* of each value; 0: as the model has them */
     dev_kv_type kv_type;
