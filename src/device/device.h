@@ -59,6 +59,11 @@ typedef enum {
     DEV_LATENT_ATTENTION, /* in: the still and the rotating columns of q; keys and values are made
                              of what the cache has: w[0] [n_heads * head_dim, rank] makes keys, w[1]
                              [n_heads * n_value, rank] values; out [n_heads * n_value] */
+    DEV_ALL_REDUCE,       /* in place on in[0]: the sum over n_ranks ranks */
+    DEV_ALL_GATHER,       /* out = the columns in[0] of n_ranks ranks next to each other */
+    DEV_ALL_TO_ALL, /* rows of in[0] go to the ranks of their top_k experts, or come back from them
+                     */
+    DEV_SEND,       /* in[0] goes on to the rank that has the next layers */
 } dev_op_kind;
 
 typedef enum { DEV_SILU, DEV_GELU_TANH } dev_activation;
@@ -70,9 +75,10 @@ typedef struct {
     int n_weights;
     float scale, eps, softcap; /* softcap 0: none */
     uint32_t head_dim, n_heads, n_kv_heads;
-    uint32_t layer, group; /* layer within the group */
-    uint32_t window;       /* 0: full; query i sees j with 0 <= i - j < window */
-    uint32_t n_experts, top_k;
+    uint32_t layer, group;          /* layer within the group */
+    uint32_t window;                /* 0: full; query i sees j with 0 <= i - j < window */
+    uint32_t n_experts, top_k;      /* w: those of this rank, n_experts / n_ranks */
+    uint32_t n_ranks;               /* that take part; 0 and 1: this one alone */
     uint32_t rank, n_rope, n_value; /* of latent attention: head_dim are the still columns */
     dev_activation activation;
     /* rope: angle(pos, i) = pos * rope_inv_freq[i]; cos and sin are scaled by rope_mscale */

@@ -53,6 +53,15 @@ typedef struct {
     uint32_t n_nope, n_rope, n_value; /* columns of a head: still and rotating of q and k; of v */
 } model_latent;
 
+/* How a model is spread over devices; zeroed: it is on one. */
+typedef struct {
+    uint32_t n_tensor; /* ranks that share each layer: heads, feed-forward columns, vocabulary */
+    uint32_t
+        n_expert; /* ranks that share the experts; each has all else, and sequences of its own */
+    uint32_t n_stages; /* ranks that have some layers each, one after the other */
+} model_split;
+
+#define MODEL_MAX_RANKS 4096
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_WIDTH (1u << 20)
 #define MODEL_MAX_VOCAB (1u << 24)
@@ -82,7 +91,13 @@ typedef struct {
     bool sinks;      /* a learned logit per head that takes part in the softmax (gpt-oss) */
     model_moe moe;
     model_latent latent;
+    model_split split; /* what it is a part of */
 } model_config;
+
+/* The part of a model that one rank has; of all stages together. RIDGE_EINVAL: it can't be divided
+ * so; the message says what by what. */
+ridge_status model_config_split(model_config *out, const model_config *whole,
+                                const model_split *split, ridge_error *err) RIDGE_CHECKED;
 
 /* Errors name the key, what was found and what is allowed. An unknown architecture is
  * RIDGE_EUNSUPPORTED and lists those that are supported. */

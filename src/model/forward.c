@@ -35,7 +35,8 @@ enum {
     SHARE,
     WANTED,
     WANTED_NORMED,
-    LOGITS,
+    LOGITS, /* of this rank's part of the vocabulary */
+    ALL_LOGITS,
     N_VALUES
 };
 
@@ -89,6 +90,12 @@ static void rope(builder *b, dev_value x, uint32_t n_heads, uint32_t head_dim, b
     op->rope_mscale = window ? 1 : m->rope_mscale;
 }
 
+/* Of a layer that several ranks share, each has a part of the sum. */
+static void all_reduce(builder *b, dev_value x) {
+    uint32_t n = b->m->config.split.n_tensor;
+    if (n > 1) add_op(b, DEV_ALL_REDUCE, x, x)->n_ranks = n;
+}
+
 static void residual(builder *b, dev_value delta) {
     add_op(b, DEV_ADD, X, X)->in[1] = delta;
 }
@@ -125,6 +132,7 @@ static void attention(builder *b, const model_layer *layer) {
     mix->softcap = c->attn_softcap;
     mix->w[0] = layer->sinks;
     linear(b, MIXED, DELTA, layer->attn_out, layer->attn_out_bias);
+    all_reduce(b, DELTA);
     if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->attn_post_norm, 0);
     residual(b, DELTA);
 }
@@ -159,6 +167,7 @@ static void latent_attention(builder *b, const model_layer *layer) {
     mix->n_value = c->latent.n_value;
     mix->scale = c->attn_scale;
     linear(b, MIXED, DELTA, layer->attn_out, NULL);
+    all_reduce(b, DELTA);
     residual(b, DELTA);
 }
 
@@ -188,12 +197,22 @@ static void shared_expert(builder *b, const model_layer *layer) {
         linear(b, NORMED, SHARE, layer->moe.share, NULL);
         add_op(b, DEV_SCALE, SHARED, SHARED)->in[1] = SHARE;
     }
-    add_op(b, DEV_ADD, DELTA, DELTA)->in[1] = SHARED;
+}
+
+/* To the ranks that have a row's experts, or back. */
+static void all_to_all(builder *b, dev_value x) {
+    uint32_t n = b->m->config.split.n_expert;
+    if (n <= 1) return;
+    dev_op *op = add_op(b, DEV_ALL_TO_ALL, x, x);
+    op->n_ranks = n;
+    op->top_k = b->m->config.moe.top_k;
 }
 
 static void experts(builder *b, const model_layer *layer) {
     const model_moe *e = &b->m->config.moe;
     linear(b, NORMED, SCORES, layer->moe.router, layer->moe.router_bias);
+    if (e->n_ff_shared > 0) shared_expert(b, layer);
+    all_to_all(b, NORMED);
     dev_op *op = add_op(b, DEV_EXPERTS, NORMED, DELTA);
     op->in[1] = SCORES;
     op->w[0] = layer->gate;
@@ -204,8 +223,10 @@ static void experts(builder *b, const model_layer *layer) {
     op->bias[2] = layer->moe.down_bias;
     op->n_experts = e->n_experts;
     op->top_k = e->top_k;
+    op->n_ranks = b->m->config.split.n_expert;
     op->activation = activation(&b->m->config);
-    if (e->n_ff_shared > 0) shared_expert(b, layer);
+    all_to_all(b, DELTA);
+    if (e->n_ff_shared > 0) add_op(b, DEV_ADD, DELTA, DELTA)->in[1] = SHARED;
 }
 
 static void feed_forward(builder *b, const model_layer *layer) {
@@ -215,6 +236,7 @@ static void feed_forward(builder *b, const model_layer *layer) {
         experts(b, layer);
     else
         dense(b, layer);
+    all_reduce(b, DELTA);
     if (c->post_norms) rms_norm(b, DELTA, DELTA, layer->ffn_post_norm, 0);
     residual(b, DELTA);
 }
@@ -227,6 +249,8 @@ static void head(builder *b) {
     linear(b, WANTED_NORMED, LOGITS, m->head, NULL);
     if (m->config.final_softcap > 0)
         add_op(b, DEV_SOFTCAP, LOGITS, LOGITS)->softcap = m->config.final_softcap;
+    if (m->config.split.n_tensor > 1)
+        add_op(b, DEV_ALL_GATHER, LOGITS, ALL_LOGITS)->n_ranks = m->config.split.n_tensor;
 }
 
 static void set_widths(const model_config *c, uint32_t *widths) {
@@ -258,8 +282,17 @@ static void set_widths(const model_config *c, uint32_t *widths) {
                                       [SHARE] = 1,
                                       [WANTED] = c->n_embd,
                                       [WANTED_NORMED] = c->n_embd,
-                                      [LOGITS] = c->n_vocab};
+                                      [LOGITS] = c->n_vocab,
+                                      [ALL_LOGITS] = c->n_vocab * c->split.n_tensor};
     memcpy(widths, table, sizeof table);
+}
+
+/* Stages have equally many layers, the first ones one more where that doesn't work out. */
+static bool begins_stage(const model_config *c, uint32_t layer) {
+    uint32_t n = c->split.n_stages;
+    if (n <= 1 || layer == 0) return false;
+    uint32_t each = c->n_layers / n, longer = c->n_layers % n, begin = longer * (each + 1);
+    return layer < begin ? layer % (each + 1) == 0 : (layer - begin) % each == 0;
 }
 
 ridge_status model_build_program(model *m, ridge_error *err) {
@@ -275,7 +308,9 @@ ridge_status model_build_program(model *m, ridge_error *err) {
     dev_op *embed = add_op(&b, DEV_EMBED, DEV_NONE, X);
     embed->w[0] = m->embedding;
     embed->scale = c->embed_scale;
+    all_reduce(&b, X);
     for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (begins_stage(c, i)) add_op(&b, DEV_SEND, X, X)->n_ranks = c->split.n_stages;
         (c->latent.rank > 0 ? latent_attention : attention)(&b, &m->layers[i]);
         feed_forward(&b, &m->layers[i]);
     }

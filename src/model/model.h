@@ -41,7 +41,7 @@ typedef struct {
     dev_program program;
     uint64_t n_parameters;
     uint64_t n_idle_parameters; /* of the experts that a token does not take */
-    uint64_t weight_bytes; /* of all of them, as the file has them */
+    uint64_t weight_bytes;      /* of all of them, as the file has them */
     uint64_t step_bytes; /* of the file's weights that a decode step reads: all but the embedding
                             table, unless it is the head too */
     /* private: every weight, for freeing */

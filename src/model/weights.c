@@ -161,7 +161,8 @@ static ridge_status load_experts(loader *l, uint32_t i) {
     const model_config *c = &l->m->config;
     const model_moe *e = &c->moe;
     model_layer *layer = &l->m->layers[i];
-    uint32_t ff = e->n_experts * e->n_ff, out = e->n_experts * c->n_embd;
+    uint32_t n = c->split.n_expert > 1 ? e->n_experts / c->split.n_expert : e->n_experts;
+    uint32_t ff = n * e->n_ff, out = n * c->n_embd; /* of this rank's experts */
     const layer_tensor tensors[] = {
         {&layer->gate, "ffn_gate_exps.weight", ff, c->n_embd, REQUIRED},
         {&layer->up, "ffn_up_exps.weight", ff, c->n_embd, REQUIRED},
@@ -172,7 +173,7 @@ static ridge_status load_experts(loader *l, uint32_t i) {
     };
     uint64_t before = l->m->n_parameters;
     RIDGE_TRY(LOAD_TENSORS(l, i, tensors));
-    uint64_t one = (l->m->n_parameters - before) / e->n_experts;
+    uint64_t one = (l->m->n_parameters - before) / n;
     l->m->n_idle_parameters += (e->n_experts - e->top_k) * one;
     bool shared = e->n_ff_shared > 0;
     const layer_tensor others[] = {

@@ -202,6 +202,140 @@ static void test_llama_by_hand(void **state) {
     close_rig(&r);
 }
 
+/* Two layers of DeepSeek-V3's shapes (arXiv 2412.19437, section 4.2), the second with experts. */
+static model_config deepseek(void) {
+    model_config c = llama_8b;
+    c.arch = ARCH_DEEPSEEK2;
+    c.n_layers = 2;
+    c.n_embd = 7168;
+    c.n_ff = 18432;
+    c.n_heads = c.n_kv_heads = 128;
+    c.latent =
+        (model_latent){.rank = 512, .q_rank = 1536, .n_nope = 128, .n_rope = 64, .n_value = 128};
+    c.rope.n_rot = 64;
+    c.moe = (model_moe){
+        .n_experts = 256, .top_k = 8, .n_ff = 2048, .n_ff_shared = 2048, .n_dense_layers = 1};
+    return c;
+}
+
+#define EXPERT (3.0 * 7168 * 2048)
+#define LATENT_LINEAR                                                                              \
+    (7168.0 * 1536 + 1536.0 * 128 * 192 + 7168.0 * 576 + 128.0 * 128 * 7168) /* q, latent, out */
+#define LATENT_UP (512.0 * 128 * (128 + 128))                                /* keys and values */
+#define ROUTER (256.0 * 7168)
+#define DENSE (3.0 * 7168 * 18432)
+#define VOCAB (128256.0 * 7168)
+#define NORMS (2.0 * (2 * 7168 + 1536 + 512) + 7168)
+
+static void test_experts_and_latents_by_hand(void **state) {
+    (void)state;
+    model_config c = deepseek();
+    rig r = open_shape(counter(&(count_params){0}), &c);
+    double linear = 2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT; /* the last: the shared one */
+    near((double)r.m->n_parameters, linear + 2 * LATENT_UP + 256 * EXPERT + 2 * VOCAB + NORMS, 0);
+    near((double)r.m->n_idle_parameters, 248 * EXPERT, 0);
+    /* Decode of one: it takes 8 experts, and "absorbed" attention works on 512 + 64 and 512. */
+    dev_account a = run(&r, &(load){1, 1, {{1, 1000}}});
+    near(a.weight_bytes, 2 * (linear + 2 * LATENT_UP + 8 * EXPERT + VOCAB + NORMS + 7168), 1);
+    near(a.kv_bytes, 2 * 576 * 2 * (1000.0 + 1), 0);
+    near(a.flops,
+         2 * (linear + 8 * EXPERT + VOCAB + 2 * LATENT_UP) +
+             2 * 2 * 128.0 * 1000 * (512 + 64 + 512),
+         1);
+    /* Of two, 256 (1 - (31/32)^2) = 15.75 experts are touched. */
+    a = run(&r, &(load){2, 2, {{1, 10}, {1, 10}}});
+    near(a.weight_bytes, 2 * (linear + 2 * LATENT_UP + 15.75 * EXPERT + VOCAB + NORMS + 2 * 7168),
+         1);
+    /* A prompt makes keys of 192 and values of 128 instead. */
+    a = run(&r, &(load){1, 1, {{60, 60}}});
+    near(a.flops,
+         2 * 60 * (linear + 8 * EXPERT + 2 * LATENT_UP) + 2 * VOCAB +
+             2 * 2 * 128.0 * (60 * 61 / 2) * (192 + 128),
+         1);
+    close_rig(&r);
+}
+
+/* Halves of everything but norms and KV latents, and what ranks tell each other. */
+static void test_ranks(void **state) {
+    (void)state;
+    const efficiency_profile ideal = efficiency_ideal();
+    const efficiency_peaks link = {.link_bytes_per_s = 1e9};
+    const count_params p = {.profile = &ideal, .linear = link, .other = link};
+    model_config part;
+    assert_int_equal(
+        model_config_split(&part, &llama_8b, &(model_split){.n_tensor = 4, .n_stages = 2}, NULL),
+        RIDGE_OK);
+    rig r = open_shape(counter(&p), &part);
+    near((double)r.m->n_parameters, (MATRICES + 2 * EMBEDDING) / 4 + 65 * 4096, 0);
+    dev_account a = run(&r, &(load){1, 1, {{10, 10}}});
+    /* 65 sums of 10 rows of 4096 values of 16 bits, one rank sends 2 * 3/4 of that; the logits of
+     * one row, 3/4; 10 rows once from stage to stage. */
+    double expected = 65 * 1.5 * 10 * 4096 * 2 + 0.75 * 128256 * 2 + 10 * 4096 * 2;
+    near(a.seconds, expected / 1e9, 1e-9);
+    double bounds[ROOF_N_BOUNDS];
+    device_count_bounds(r.d, bounds);
+    near(bounds[ROOF_LINK], a.seconds, 1e-12);
+    close_rig(&r);
+
+    model_config c = deepseek();
+    assert_int_equal(model_config_split(&part, &c, &(model_split){.n_expert = 32}, NULL), RIDGE_OK);
+    r = open_shape(counter(&p), &part);
+    /* One row here and on each of 31 others: their 32 * 8 choices touch these 8 of 256 experts. */
+    a = run(&r, &(load){1, 0, {{1, 1}}});
+    double touched = 8 * (1 - pow(31.0 / 32, 32));
+    near(a.weight_bytes,
+         2 * (2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT + 2 * LATENT_UP + touched * EXPERT +
+              NORMS),
+         1);
+    near(a.seconds, 2 * 8 * 31.0 / 32 * 7168 * 2 / 1e9, 1e-12);
+    close_rig(&r);
+}
+
+static void test_what_cannot_be_split(void **state) {
+    (void)state;
+    static const struct {
+        model_split split;
+        const char *text;
+    } cases[] = {
+        {{.n_tensor = 3}, "32 heads cannot be divided among 3 ranks"},
+        {{.n_expert = 2}, "no experts to divide among 2 ranks"},
+        {{.n_stages = 33}, "32 layers in 33 stages"},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        model_config out;
+        ridge_error err = {0};
+        assert_int_equal(model_config_split(&out, &llama_8b, &cases[i].split, &err), RIDGE_EINVAL);
+        assert_string_equal(err.text, cases[i].text);
+    }
+    model_config out;
+    assert_int_equal(model_config_split(&out, &llama_8b, &(model_split){.n_tensor = 16}, NULL),
+                     RIDGE_OK);
+    assert_int_equal(out.n_kv_heads, 1); /* each on two ranks */
+}
+
+/* The cpu device says what it has no kernels for, and when: before it runs. */
+static void test_cpu_refuses_what_is_only_counted(void **state) {
+    (void)state;
+    static const struct {
+        dev_op_kind kind;
+        const char *text;
+    } cases[] = {{DEV_EXPERTS, "mixtures of experts"},
+                 {DEV_LATENT_ATTENTION, "latent attention"},
+                 {DEV_ALL_REDUCE, "several ranks"},
+                 {DEV_SEND, "several ranks"}};
+    device *cpu = open_device(NULL, 1, false);
+    for (size_t i = 0; i < 4; i++) {
+        dev_op op = {.kind = cases[i].kind, .in = {0, DEV_NONE}, .out = {0, DEV_NONE, DEV_NONE}};
+        uint32_t width = 32;
+        dev_program p = {.ops = &op, .n_ops = 1, .head_start = 1, .widths = &width, .n_values = 1};
+        dev_compiled *compiled = NULL;
+        ridge_error err = {0};
+        assert_int_equal(cpu->vtable->compile(cpu, &compiled, &p, 1, &err), RIDGE_EUNSUPPORTED);
+        assert_non_null(strstr(err.text, cases[i].text));
+    }
+    cpu->vtable->destroy(cpu);
+}
+
 static void test_bits(void **state) {
     (void)state;
     rig r = open_shape(counter(&(count_params){.weight_bits = 4.5}), &llama_8b);
@@ -285,6 +419,10 @@ int main(void) {
         cmocka_unit_test(test_tokens_seen_and_read),
         cmocka_unit_test(test_llama_by_hand),
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_experts_and_latents_by_hand),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_what_cannot_be_split),
+        cmocka_unit_test(test_cpu_refuses_what_is_only_counted),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_refusals),
     };

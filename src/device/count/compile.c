@@ -23,10 +23,22 @@ static const struct {
     [DEV_GATHER] = {"gather", EFFICIENCY_ROWS},
     [DEV_EXPERTS] = {"experts", EFFICIENCY_EXPERTS},
     [DEV_LATENT_ATTENTION] = {"latent attention", EFFICIENCY_ATTENTION_PREFILL},
+    [DEV_ALL_REDUCE] = {"all-reduce", EFFICIENCY_ALL_REDUCE},
+    [DEV_ALL_GATHER] = {"all-gather", EFFICIENCY_ALL_GATHER},
+    [DEV_ALL_TO_ALL] = {"all-to-all", EFFICIENCY_ALL_GATHER}, /* each rank sends as much */
+    [DEV_SEND] = {"send", EFFICIENCY_SEND},
 };
 
 bool count_attends(const dev_op *op) {
     return op->kind == DEV_ATTENTION || op->kind == DEV_LATENT_ATTENTION;
+}
+
+bool count_is_collective(const dev_op *op) {
+    return op->kind >= DEV_ALL_REDUCE;
+}
+
+uint32_t count_experts_here(const dev_op *op) {
+    return op->n_ranks > 1 ? op->n_experts / op->n_ranks : op->n_experts;
 }
 
 static double bytes_of(const dev_weight *w) {
@@ -41,7 +53,8 @@ static bool same_weight(const dev_weight *a, const dev_weight *b) {
 static bool same_kind(const dev_program *p, const dev_op *a, const dev_op *b) {
     bool same = a->kind == b->kind && a->n_weights == b->n_weights && a->n_heads == b->n_heads &&
                 a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-                a->group == b->group && a->window == b->window && a->top_k == b->top_k;
+                a->group == b->group && a->window == b->window && a->top_k == b->top_k &&
+                a->n_ranks == b->n_ranks;
     for (int i = 0; i < 2 && same; i++)
         same = (a->in[i] == DEV_NONE) == (b->in[i] == DEV_NONE) &&
                (a->in[i] == DEV_NONE || p->widths[a->in[i]] == p->widths[b->in[i]]);
@@ -70,7 +83,7 @@ static count_kind kind_of(const dev_program *p, const dev_op *op) {
         bool used = op->w[i] != NULL && (op->kind == DEV_LINEAR || op->kind == DEV_EXPERTS);
         if (used) k.flops_per_row += work_linear_flops(op->w[i]->rows, op->w[i]->cols, 1);
     }
-    if (op->kind == DEV_EXPERTS) k.flops_per_row *= (double)op->top_k / op->n_experts;
+    if (op->kind == DEV_EXPERTS) k.flops_per_row *= (double)op->top_k / count_experts_here(op);
     return k;
 }
 
@@ -81,7 +94,8 @@ static ridge_status check_op(const dev_program *p, const dev_op *op, ridge_error
         sound &= op->out[i] == DEV_NONE || op->out[i] < p->n_values;
     bool weighs = op->kind == DEV_EMBED || op->kind == DEV_RMS_NORM || op->kind == DEV_LINEAR ||
                   op->kind == DEV_EXPERTS || op->kind == DEV_LATENT_ATTENTION;
-    if (op->kind == DEV_EXPERTS) sound &= op->top_k > 0 && op->top_k <= op->n_experts;
+    if (op->kind == DEV_EXPERTS)
+        sound &= op->top_k > 0 && op->top_k <= op->n_experts && count_experts_here(op) > 0;
     if (sound && (!weighs || op->w[0] != NULL)) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL, "operation %d: no such kind, value, group or weight",
                       (int)op->kind);
@@ -154,6 +168,6 @@ void count_name(const dev_op *op, char name[96]) {
         snprintf(name + used, 96 - used, " %u heads on %u + %u", op->n_heads, op->rank, op->n_rope);
     } else if (op->kind == DEV_EXPERTS) {
         snprintf(name + used, 96 - used, " %u of %u, %u -> %u", op->top_k, op->n_experts,
-                 op->w[0]->cols, op->w[0]->rows / op->n_experts);
+                 op->w[0]->cols, op->w[0]->rows / count_experts_here(op));
     }
 }

@@ -125,14 +125,19 @@ static void look(const dev_compiled *c, const dev_batch *batch, count_step *step
         }
 }
 
+static roof_bound bound_of(const efficiency_peaks *peaks, const efficiency_op *work) {
+    if (work->n_ranks > 0) return ROOF_LINK;
+    bool compute = work->flops * peaks->bytes_per_s > work->bytes * peaks->flops_per_s;
+    return compute ? ROOF_COMPUTE : ROOF_MEMORY;
+}
+
 /* n operations of a kind that ask for `work` each. */
 static void add(count_device *d, count_kind *k, const efficiency_op *work, double n) {
     bool linear = work->kind == EFFICIENCY_LINEAR || work->kind == EFFICIENCY_EXPERTS;
     const efficiency_peaks *peaks = linear ? &d->params.linear : &d->params.other;
     double seconds = 0;
     if (d->params.profile != NULL) seconds = n * efficiency_seconds(d->params.profile, peaks, work);
-    bool compute = work->flops * peaks->bytes_per_s > work->bytes * peaks->flops_per_s;
-    d->bounds[compute ? ROOF_COMPUTE : ROOF_MEMORY] += seconds;
+    d->bounds[bound_of(peaks, work)] += seconds;
     d->account.seconds += seconds;
     d->account.flops += n * work->flops;
     k->flops += n * work->flops;
@@ -156,15 +161,26 @@ static void count_plain(count_device *d, count_kind *k, const count_step *step) 
     add(d, k, &work, k->n);
 }
 
-/* The matrices of those experts that any row takes, each for its share of the rows. */
+/* What ranks tell each other: activations, of the experts' rows one copy for each expert. */
+static void count_collective(count_device *d, count_kind *k, const count_step *step) {
+    double copies = k->op.kind == DEV_ALL_TO_ALL ? k->op.top_k : 1;
+    efficiency_op work = {.kind = k->class,
+                          .bytes = copies * step->n_rows * k->n_out * ACTIVATION_BYTES,
+                          .n_ranks = (int)k->op.n_ranks};
+    add(d, k, &work, k->n);
+}
+
+/* The matrices of those experts that any row takes, each for its share of the rows. Where several
+ * ranks have the experts, rows of all of them come to those of this one. */
 static void count_experts(count_device *d, count_kind *k, const count_step *step) {
     const dev_op *op = &k->op;
-    double touched = work_experts_touched(op->n_experts, op->top_k, step->n_rows);
+    double n_ranks = op->n_ranks > 1 ? op->n_ranks : 1, here = count_experts_here(op);
+    double touched =
+        work_experts_touched(op->n_experts, op->top_k, step->n_rows * n_ranks) / n_ranks;
     efficiency_op work = work_on(k, step->n_rows);
-    work.bytes = k->weight_bytes * touched / op->n_experts;
+    work.bytes = k->weight_bytes * touched / here;
     work.m = step->n_rows * op->top_k / touched;
-    work.n =
-        (double)(op->w[0]->rows + op->w[1]->rows + op->w[2]->cols * op->n_experts) / op->n_experts;
+    work.n = (op->w[0]->rows + op->w[1]->rows) / here + op->w[2]->cols; /* by n_embd each */
     work.k = op->w[0]->cols;
     work.n_matrices = touched;
     d->account.weight_bytes += k->n * work.bytes;
@@ -224,6 +240,8 @@ static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
         k->n_runs += k->n;
         if (count_attends(&k->op) || k->op.kind == DEV_KV_WRITE)
             count_layers(d, k, step);
+        else if (count_is_collective(&k->op))
+            count_collective(d, k, step);
         else
             (k->op.kind == DEV_EXPERTS ? count_experts : count_plain)(d, k, step);
     }

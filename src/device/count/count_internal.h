@@ -38,6 +38,8 @@ ridge_status count_compile(device *d, dev_compiled **out, const dev_program *p, 
                            ridge_error *err);
 void count_compiled_free(device *d, dev_compiled *c);
 bool count_attends(const dev_op *op);
+bool count_is_collective(const dev_op *op);
+uint32_t count_experts_here(const dev_op *op);    /* of this rank */
 void count_name(const dev_op *op, char name[96]); /* "linear 896 -> 4864 + 4864 Q5_0" */
 
 #endif

@@ -81,6 +81,7 @@ static ridge_status check_heads(compiler *k, const dev_op *op) {
 static ridge_status check_kind(compiler *k, const dev_op *op) {
     const char *lacks = op->kind == DEV_EXPERTS                         ? "mixtures of experts"
                         : op->kind == DEV_LATENT_ATTENTION              ? "latent attention"
+                        : op->kind >= DEV_ALL_REDUCE                    ? "several ranks"
                         : op->kind == DEV_ATTENTION && op->w[0] != NULL ? "attention sinks"
                                                                         : NULL;
     if (lacks == NULL) return RIDGE_OK;
