@@ -14,15 +14,21 @@
 
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile;
-    uint64_t batch, context, prompt;
+    uint64_t batch, context, prompt, tensor, pipeline, experts;
     double weight_bits, peak_flops, bandwidth, slo_tpot_ms, price_per_hour;
     uint64_t memory;
     cli_list what_if;
     bool json, models, gpus;
 } plan_args;
 
-static const plan_args defaults = {
-    .dtype = "auto", .kv_cache_dtype = "auto", .profile = "ideal", .batch = 1, .prompt = 1000};
+static const plan_args defaults = {.dtype = "auto",
+                                   .kv_cache_dtype = "auto",
+                                   .profile = "ideal",
+                                   .batch = 1,
+                                   .prompt = 1000,
+                                   .tensor = 1,
+                                   .pipeline = 1,
+                                   .experts = 1};
 
 /* cli_parse over a: all arguments, or one that is given as --what-if. */
 static int parse(plan_args *a, int argc, char **argv, int *n_args) {
@@ -36,6 +42,11 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "of weights: bf16, fp8, int8, fp4, mxfp4, int4 (default: bf16, or the file's)"},
         {"weight-bits", CLI_DOUBLE, &a->weight_bits, "of each weight, in place of dtype's"},
         {"kv-cache-dtype", CLI_STRING, &a->kv_cache_dtype, "f16 (default), fp8, fp6, q8_0 or f32"},
+        {"tensor-parallel-size", CLI_UINT, &a->tensor, "GPUs that share each layer (default 1)"},
+        {"pipeline-parallel-size", CLI_UINT, &a->pipeline,
+         "GPUs that have some layers each (default 1)"},
+        {"expert-parallel-size", CLI_UINT, &a->experts,
+         "GPUs that share the experts, with sequences of their own (default 1)"},
         {"profile", CLI_STRING, &a->profile,
          "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit"},
         {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
@@ -97,6 +108,12 @@ static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *e
                           a->kv_cache_dtype);
     RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
     RIDGE_TRY(count_of("batch", a->batch, 1, PLAN_MAX_BATCH, &p->batch, err));
+    RIDGE_TRY(
+        count_of("tensor-parallel-size", a->tensor, 1, MODEL_MAX_RANKS, &p->split.n_tensor, err));
+    RIDGE_TRY(count_of("pipeline-parallel-size", a->pipeline, 1, MODEL_MAX_RANKS,
+                       &p->split.n_stages, err));
+    RIDGE_TRY(
+        count_of("expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, &p->split.n_expert, err));
     RIDGE_TRY(count_of("context", a->context, 0, MODEL_MAX_CONTEXT, &p->context, err));
     RIDGE_TRY(count_of("prompt", a->prompt, 1, MODEL_MAX_CONTEXT, &p->prompt, err));
     p->slo_tpot_s = 0;

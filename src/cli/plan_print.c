@@ -35,18 +35,20 @@ static void phase_times(buf *b, const plan_phase *f) {
     field(b, "seconds", f->seconds);
     field(b, "compute_seconds", f->compute_s);
     field(b, "memory_seconds", f->memory_s);
-    field(b, "link_seconds", f->link_s);
     text_field(b, "bound", bound_name(f->bound));
+    buf_puts(b, ",\"seconds_by_bound\":{");
+    for (int i = 0; i < ROOF_N_BOUNDS; i++) field(b, bound_name((roof_bound)i), f->bounds[i]);
+    buf_putc(b, '}');
     field(b, "flops_per_byte", f->flops / (f->weight_bytes + f->kv_bytes));
 }
 
-static void prefill_json(buf *b, const plan_phase *f) {
+static void prefill_json(buf *b, const plan_phase *f, const plan_report *r) {
     buf_puts(b, "\"prefill\":{");
-    field(b, "tokens", f->n_rows);
+    field(b, "tokens", r->params.prompt);
     field(b, "weight_bytes_read", f->weight_bytes);
     field(b, "kv_bytes", f->kv_bytes);
     phase_times(b, f);
-    field(b, "tokens_per_s", f->n_rows / f->seconds);
+    field(b, "tokens_per_s", r->params.prompt / f->seconds);
     buf_putc(b, '}');
 }
 
@@ -60,7 +62,7 @@ static void decode_json(buf *b, const plan_phase *f, const plan_report *r) {
     phase_times(b, f);
     field(b, "tokens_per_s", p->batch / f->seconds);
     field(b, "tokens_per_s_per_user", 1 / f->seconds);
-    field(b, "arithmetic_idle", 1 - fmin(1, f->flops / r->result.peak_flops / f->seconds));
+    field(b, "arithmetic_idle", 1 - fmin(1, f->compute_s / f->seconds));
     buf_putc(b, '}');
 }
 
@@ -79,6 +81,7 @@ static void model_json(buf *b, const plan_report *r) {
     field(b, "bandwidth", r->params.gpu.bytes_per_s);
     field(b, "memory_bytes", r->params.gpu.memory_bytes);
     field(b, "ridge_flops_per_byte", r->result.ridge);
+    field(b, "count", r->result.n_gpus);
     text_field(b, "source", r->params.gpu.source);
     buf_puts(b, "},");
 }
@@ -88,6 +91,7 @@ static void fit_json(buf *b, const plan_report *r) {
     buf_puts(b, ",\"fit\":{\"fits\":");
     buf_puts(b, r->misfit == NULL ? "true" : "false");
     field(b, "memory_bytes", x->memory_bytes);
+    field(b, "weight_bytes", x->deployed_bytes);
     field(b, "kv_tokens", x->kv_tokens);
     if (r->params.context > 0) field(b, "users", x->users);
     if (r->misfit != NULL) text_field(b, "reason", r->misfit);
@@ -114,12 +118,12 @@ static void fit_json(buf *b, const plan_report *r) {
 static void fields_json(buf *b, const plan_report *r) {
     const plan_result *x = &r->result;
     model_json(b, r);
-    prefill_json(b, &x->prefill.textbook);
+    prefill_json(b, &x->prefill.textbook, r);
     buf_putc(b, ',');
     decode_json(b, &x->decode.textbook, r);
     fit_json(b, r);
     buf_puts(b, ",\"counted\":{");
-    prefill_json(b, &x->prefill.counted);
+    prefill_json(b, &x->prefill.counted, r);
     buf_putc(b, ',');
     decode_json(b, &x->decode.counted, r);
     buf_putc(b, '}');
@@ -182,13 +186,15 @@ static void phase_text(buf *b, const plan_count *c, double n_tokens) {
 static void head_text(buf *b, const plan_report *r) {
     const plan_result *x = &r->result;
     char t[3][32];
-    buf_printf(b, "%s on %s, weights %s, cache %s\n\n", r->model, r->params.gpu.title,
+    char count[32] = "";
+    if (x->n_gpus > 1) snprintf(count, sizeof count, "%.0f x ", x->n_gpus);
+    buf_printf(b, "%s on %s%s, weights %s, cache %s\n\n", r->model, count, r->params.gpu.title,
                strcmp(r->result.weights, "file") == 0 ? "as in the file" : r->result.weights,
                dev_kv_type_name(r->params.kv_type));
     buf_printf(b, "  parameters      %s", amount(t[0], x->parameters, ""));
     if (x->active_parameters < x->parameters)
         buf_printf(b, ", %s of them active for a token", amount(t[0], x->active_parameters, ""));
-    buf_printf(b, "\n  weights         %s of %s\n", amount(t[0], x->weight_bytes, "B"),
+    buf_printf(b, "\n  weights         %s of %s\n", amount(t[0], x->deployed_bytes, "B"),
                amount(t[1], x->memory_bytes, "B"));
     buf_printf(b, "  cache           %.0f bytes per token; %.0f tokens fit", x->kv_bytes_per_token,
                x->kv_tokens);
@@ -212,7 +218,7 @@ void plan_print_text(buf *b, const plan_report *r) {
     phase_text(b, &x->decode, p->batch);
     buf_printf(b, "  each user gets %.1f tokens/s; the arithmetic units idle %.1f %% of the time\n",
                1 / x->decode.counted.seconds,
-               100 * (1 - x->decode.counted.flops / x->peak_flops / x->decode.counted.seconds));
+               100 * (1 - fmin(1, x->decode.counted.compute_s / x->decode.counted.seconds)));
     if (p->slo_tpot_s > 0)
         buf_printf(b, "  within %s a token: at most %u sequences\n",
                    seconds_text(t[0], p->slo_tpot_s), x->slo_batch);

@@ -10,8 +10,14 @@
 
 struct plan {
     plan_params params;
+    /* of the whole model */
+    model_config config;
+    bool from_file; /* its weights are as their file has them */
+    double parameters, idle_parameters, bits;
+    /* what one rank has of it */
     device *dev;
-    plan_model opened;
+    model *part;
+    gguf *file; /* NULL: a shape */
     dev_kv *kv;
     dev_kv_layout layout;
     dev_compiled *program;
@@ -47,15 +53,15 @@ plan_params plan_params_default(void) {
                          .prompt = 1000};
 }
 
-const model *plan_model_of(const plan *p) {
-    return p->opened.model;
+double plan_n_gpus(const model_split *s) {
+    return fmax(1, s->n_tensor) * fmax(1, s->n_expert) * fmax(1, s->n_stages);
 }
 
 void plan_close(plan *p) {
     if (p == NULL) return;
     if (p->program != NULL) p->dev->vtable->compiled_free(p->dev, p->program);
     if (p->kv != NULL) p->dev->vtable->kv_free(p->dev, p->kv);
-    plan_model_close(&p->opened);
+    plan_model_close(&(plan_model){p->part, p->file});
     if (p->dev != NULL) p->dev->vtable->destroy(p->dev);
     mem_free(p->seqs);
     mem_free(p);
@@ -68,17 +74,46 @@ efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision) {
                                                                             : gpu->bus_bytes_per_s};
 }
 
-static ridge_status open_device(plan *p, ridge_error *err) {
+/* bits 0: of each matrix as its type has it. */
+static ridge_status open_device(plan *p, double bits, ridge_error *err) {
     const plan_params *a = &p->params;
     const count_params c = {.profile = &a->profile,
                             .linear = plan_peaks(&a->gpu, a->dtype.peak),
                             .other = plan_peaks(&a->gpu, PEAK_16),
-                            .weight_bits = a->file_weights ? 0 : a->dtype.bits};
+                            .weight_bits = bits};
     return device_count_create(&p->dev, &c, err);
 }
 
+static ridge_status open_whole(plan *p, const char *name, ridge_error *err) {
+    plan_model opened = {0};
+    RIDGE_TRY(open_device(p, p->params.file_weights ? 0 : p->params.dtype.bits, err));
+    RIDGE_TRY(plan_model_open(&opened, name, p->dev, err));
+    p->part = opened.model;
+    p->file = opened.file;
+    p->config = p->part->config;
+    p->from_file = p->params.file_weights && p->file != NULL;
+    p->parameters = (double)p->part->n_parameters;
+    p->idle_parameters = (double)p->part->n_idle_parameters;
+    p->bits =
+        p->from_file ? 8 * (double)p->part->weight_bytes / p->parameters : p->params.dtype.bits;
+    return RIDGE_OK;
+}
+
+/* In place of the whole; weights from a file have the mean of its bits. */
+static ridge_status open_part(plan *p, ridge_error *err) {
+    model_config config;
+    RIDGE_TRY(model_config_split(&config, &p->config, &p->params.split, err));
+    plan_model_close(&(plan_model){p->part, p->file});
+    p->part = NULL;
+    p->file = NULL;
+    p->dev->vtable->destroy(p->dev);
+    p->dev = NULL;
+    RIDGE_TRY(open_device(p, p->bits, err));
+    return model_open_shape(&p->part, &config, p->dev, err);
+}
+
 static ridge_status open_cache(plan *p, ridge_error *err) {
-    const model *m = p->opened.model;
+    const model *m = p->part;
     p->layout =
         (dev_kv_layout){.n_groups = m->n_groups, .block_size = 1, .type = p->params.kv_type};
     memcpy(p->layout.groups, m->groups, sizeof p->layout.groups);
@@ -86,11 +121,11 @@ static ridge_status open_cache(plan *p, ridge_error *err) {
 }
 
 static ridge_status open_all(plan *p, const char *name, ridge_error *err) {
-    RIDGE_TRY(open_device(p, err));
-    RIDGE_TRY(plan_model_open(&p->opened, name, p->dev, err));
+    const model_split *split = &p->params.split;
+    RIDGE_TRY(open_whole(p, name, err));
+    if (plan_n_gpus(split) > 1) RIDGE_TRY(open_part(p, err));
     RIDGE_TRY(open_cache(p, err));
-    return p->dev->vtable->compile(p->dev, &p->program, &p->opened.model->program,
-                                   MODEL_MAX_CONTEXT, err);
+    return p->dev->vtable->compile(p->dev, &p->program, &p->part->program, MODEL_MAX_CONTEXT, err);
 }
 
 ridge_status plan_open(plan **out, const char *name, const plan_params *params, ridge_error *err) {
@@ -113,17 +148,8 @@ ridge_status plan_open(plan **out, const char *name, const plan_params *params, 
 /* Sizes -----------------------------------------------------------------------------------------
  */
 
-static bool as_in_file(const plan *p) {
-    return p->params.file_weights && p->opened.file != NULL;
-}
-
-static double bytes_per_parameter(const plan *p) {
-    const model *m = p->opened.model;
-    if (!as_in_file(p)) return p->params.dtype.bits / 8;
-    return (double)m->weight_bytes / (double)m->n_parameters;
-}
-
-/* Of `n` tokens of each of `batch` sequences, as far as windows keep them. */
+/* Of `n` tokens of each of `batch` sequences, on one of the ranks that share them, as far as
+ * windows keep them. */
 static double cache_bytes(const plan *p, double batch, double n) {
     double bytes = 0;
     for (uint32_t g = 0; g < p->layout.n_groups; g++) {
@@ -136,27 +162,29 @@ static double cache_bytes(const plan *p, double batch, double n) {
 /* Steps: the textbook ---------------------------------------------------------------------------
  */
 
-static void bound_of(plan_phase *f) {
-    f->bound = f->link_s > f->compute_s && f->link_s > f->memory_s ? ROOF_LINK
-               : f->compute_s > f->memory_s                        ? ROOF_COMPUTE
-                                                                   : ROOF_MEMORY;
+static roof_bound largest(const double bounds[ROOF_N_BOUNDS]) {
+    roof_bound most = ROOF_MEMORY;
+    for (int i = 0; i < ROOF_N_BOUNDS; i++)
+        if (bounds[i] > bounds[most]) most = (roof_bound)i;
+    return most;
 }
 
-static plan_phase textbook(const plan *p, double n_rows, double kv_bytes) {
-    const model *m = p->opened.model;
-    const model_moe *e = &m->config.moe;
-    double all = (double)m->n_parameters, idle = (double)m->n_idle_parameters, read = all;
-    if (e->n_experts > 0)
+/* n_rows tokens of sequences whose cache has so many bytes, on n GPUs at once. */
+static plan_phase textbook(const plan *p, double n_rows, double kv_bytes, double n_gpus) {
+    const model_moe *e = &p->config.moe;
+    double read = p->parameters, idle = p->idle_parameters;
+    if (e->n_experts > e->top_k)
         read -= idle * (e->n_experts - work_experts_touched(e->n_experts, e->top_k, n_rows)) /
                 (e->n_experts - e->top_k);
     plan_phase f = {.n_rows = n_rows,
-                    .flops = 2 * (all - idle) * n_rows,
-                    .weight_bytes = read * bytes_per_parameter(p),
+                    .flops = 2 * (p->parameters - idle) * n_rows,
+                    .weight_bytes = read * p->bits / 8,
                     .kv_bytes = kv_bytes};
-    f.compute_s = f.flops / hardware_flops(&p->params.gpu, p->params.dtype.peak);
-    f.memory_s = (f.weight_bytes + f.kv_bytes) / p->params.gpu.bytes_per_s;
+    f.compute_s = f.flops / (n_gpus * hardware_flops(&p->params.gpu, p->params.dtype.peak));
+    f.memory_s = (f.weight_bytes + f.kv_bytes) / (n_gpus * p->params.gpu.bytes_per_s);
     f.seconds = fmax(f.compute_s, f.memory_s);
-    bound_of(&f);
+    f.bound = f.compute_s > f.memory_s ? ROOF_COMPUTE : ROOF_MEMORY;
+    f.bounds[f.bound] = f.seconds;
     return f;
 }
 
@@ -175,18 +203,16 @@ static ridge_status run(plan *p, uint32_t n_seqs, uint32_t n_rows, uint32_t cont
     RIDGE_TRY(v->wait(p->dev, err));
     RIDGE_TRY(v->head(p->dev, p->program, NULL, n_seqs, NULL, err));
     dev_account a;
-    double bounds[ROOF_N_BOUNDS];
     v->account(p->dev, &a);
-    device_count_bounds(p->dev, bounds);
     *out = (plan_phase){.n_rows = batch.n_tokens,
                         .flops = a.flops,
                         .weight_bytes = a.weight_bytes,
                         .kv_bytes = a.kv_bytes,
-                        .compute_s = bounds[ROOF_COMPUTE],
-                        .memory_s = bounds[ROOF_MEMORY],
-                        .link_s = bounds[ROOF_LINK],
                         .seconds = a.seconds};
-    bound_of(out);
+    out->compute_s = a.flops / hardware_flops(&p->params.gpu, p->params.dtype.peak);
+    out->memory_s = (a.weight_bytes + a.kv_bytes) / p->params.gpu.bytes_per_s;
+    device_count_bounds(p->dev, out->bounds);
+    out->bound = largest(out->bounds);
     return RIDGE_OK;
 }
 
@@ -194,52 +220,55 @@ size_t plan_operations(plan *p, dev_profile_row out[PLAN_MAX_ROWS]) {
     return p->dev->vtable->profile(p->dev, p->program, out, PLAN_MAX_ROWS);
 }
 
+static double at_least_one(uint32_t n) {
+    return n > 1 ? n : 1;
+}
+
+/* Stages work on as many parts of the batch at once, so a step is of one part; ranks of experts
+ * have sequences of their own. */
 ridge_status plan_decode(plan *p, uint32_t batch, uint32_t context, plan_count *out,
                          ridge_error *err) {
+    const model_split *s = &p->params.split;
     if (batch < 1 || batch > PLAN_MAX_BATCH || context > MODEL_MAX_CONTEXT)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "a step of %u sequences of %u tokens, expected 1 to %u of at most %u",
                           batch, context, PLAN_MAX_BATCH, MODEL_MAX_CONTEXT);
-    out->textbook = textbook(p, batch, cache_bytes(p, batch, context));
-    return run(p, batch, 1, context > 0 ? context : 1, &out->counted, err);
+    double tensor = at_least_one(s->n_tensor), experts = at_least_one(s->n_expert);
+    double at_once = ceil(batch / at_least_one(s->n_stages)), here = ceil(at_once / experts);
+    out->textbook =
+        textbook(p, at_once, tensor * cache_bytes(p, at_once, context), tensor * experts);
+    return run(p, (uint32_t)here, 1, context > 0 ? context : 1, &out->counted, err);
 }
 
 ridge_status plan_prefill(plan *p, uint32_t n_tokens, plan_count *out, ridge_error *err) {
     if (n_tokens < 1 || n_tokens > MODEL_MAX_CONTEXT)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "a prompt of %u tokens, expected 1 to %u", n_tokens,
                           MODEL_MAX_CONTEXT);
-    out->textbook = textbook(p, n_tokens, 0);
+    out->textbook = textbook(p, n_tokens, 0, at_least_one(p->params.split.n_tensor));
     return run(p, 1, n_tokens, n_tokens, &out->counted, err);
 }
 
 /* The whole plan --------------------------------------------------------------------------------
  */
 
-/* How many sequences of n tokens fit beside the weights. */
-static double users_of(const plan *p, double free_bytes, double n) {
-    double bytes = cache_bytes(p, 1, n);
-    return bytes > 0 ? floor(free_bytes / bytes) : 0;
-}
-
 #define USABLE 0.9 /* of the memory: as vLLM leaves it by default (--gpu-memory-utilization) */
 
 ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *err) {
-    const hardware *gpu = &p->params.gpu;
-    double needed = r->weight_bytes + cache_bytes(p, p->params.batch, p->params.context);
+    double cache = p->params.batch * r->sequence_bytes, needed = r->deployed_bytes + cache;
+    const char *gpu = p->params.gpu.title;
     if (needed <= r->memory_bytes) return RIDGE_OK;
-    double n_gpus = ceil(needed / (USABLE * gpu->memory_bytes));
-    if (r->weight_bytes < r->memory_bytes)
+    double n_gpus = ceil(needed / (USABLE * p->params.gpu.memory_bytes));
+    if (r->deployed_bytes < r->memory_bytes)
         return RIDGE_FAIL(err, RIDGE_EFULL,
                           "%u sequences of %u tokens take %.1f GB beside weights of %.1f GB, %.1f "
                           "GB are there; %.0f such sequences fit, or these on %.0f GPUs (%s)",
-                          p->params.batch, p->params.context, (needed - r->weight_bytes) / 1e9,
-                          r->weight_bytes / 1e9, r->memory_bytes / 1e9, r->users, n_gpus,
-                          gpu->title);
+                          p->params.batch, p->params.context, cache / 1e9, r->deployed_bytes / 1e9,
+                          r->memory_bytes / 1e9, r->users, n_gpus, gpu);
     return RIDGE_FAIL(err, RIDGE_EFULL,
-                      "the weights take %.1f GB, %.1f GB are there; they fit on %.0f GPUs (%s), or "
-                      "here at %.1f bits a weight or fewer",
-                      r->weight_bytes / 1e9, r->memory_bytes / 1e9, n_gpus, gpu->title,
-                      8 * USABLE * r->memory_bytes / r->parameters);
+                      "the weights take %.1f GB, %.1f GB are there; they fit on %.0f GPUs (%s; "
+                      "--tensor-parallel-size), or here at %.1f bits a weight or fewer",
+                      r->deployed_bytes / 1e9, r->memory_bytes / 1e9, n_gpus, gpu,
+                      p->bits * USABLE * r->memory_bytes / r->deployed_bytes);
 }
 
 /* The most sequences that fit and keep their target; bisection: steps of more take longer. */
@@ -259,25 +288,39 @@ static ridge_status find_slo_batch(plan *p, plan_result *r, ridge_error *err) {
     return RIDGE_OK;
 }
 
+/* Ranks that share layers may have heads or latents twice, ranks of experts all else. */
+static void sizes(const plan *p, plan_result *r) {
+    const plan_params *a = &p->params;
+    double n_gpus = plan_n_gpus(&a->split), tensor = at_least_one(a->split.n_tensor);
+    double part = (double)p->part->n_parameters * p->bits / 8;
+    r->weights = p->from_file ? "file" : a->dtype.name;
+    r->parameters = p->parameters;
+    r->active_parameters = p->parameters - p->idle_parameters;
+    r->weight_bytes = p->parameters * p->bits / 8;
+    r->kv_bytes_per_token = tensor * cache_bytes(p, 1, 1);
+    r->sequence_bytes = tensor * cache_bytes(p, 1, a->context);
+    r->n_gpus = n_gpus;
+    r->memory_bytes = n_gpus * a->gpu.memory_bytes;
+    r->deployed_bytes =
+        n_gpus > 1 ? part * n_gpus / at_least_one(a->split.n_stages) : r->weight_bytes;
+    double left = fmax(0, r->memory_bytes - r->deployed_bytes);
+    r->kv_tokens = floor(left / r->kv_bytes_per_token);
+    if (r->sequence_bytes > 0) r->users = floor(left / r->sequence_bytes);
+}
+
 ridge_status plan_work_out(plan *p, plan_result *r, ridge_error *err) {
     const plan_params *a = &p->params;
-    const model *m = p->opened.model;
-    *r = (plan_result){.weights = as_in_file(p) ? "file" : a->dtype.name,
-                       .parameters = (double)m->n_parameters};
-    r->active_parameters = r->parameters - (double)m->n_idle_parameters;
-    r->weight_bytes = r->parameters * bytes_per_parameter(p);
-    r->kv_bytes_per_token = cache_bytes(p, 1, 1);
-    r->peak_flops = hardware_flops(&a->gpu, a->dtype.peak);
+    *r = (plan_result){.peak_flops = hardware_flops(&a->gpu, a->dtype.peak)};
     r->ridge = r->peak_flops / a->gpu.bytes_per_s;
-    r->memory_bytes = a->gpu.memory_bytes;
-    double free_bytes = fmax(0, r->memory_bytes - r->weight_bytes);
-    r->kv_tokens = floor(free_bytes / r->kv_bytes_per_token);
-    r->users = users_of(p, free_bytes, a->context);
+    sizes(p, r);
     if (a->slo_tpot_s > 0) RIDGE_TRY(find_slo_batch(p, r, err));
     RIDGE_TRY(plan_prefill(p, a->prompt, &r->prefill, err));
     RIDGE_TRY(plan_decode(p, a->batch, a->context, &r->decode, err));
-    r->prefill_tokens_per_s = a->prompt / r->prefill.counted.seconds;
-    r->cost_per_m_input = a->price_per_hour / 3600 / r->prefill_tokens_per_s * 1e6;
-    r->cost_per_m_output = a->price_per_hour / 3600 * r->decode.counted.seconds / a->batch * 1e6;
+    double at_once = at_least_one(a->split.n_stages) * at_least_one(a->split.n_expert);
+    double per_second = a->price_per_hour * r->n_gpus / 3600;
+    r->prefill_tokens_per_s = at_once * a->prompt / r->prefill.counted.seconds;
+    r->decode_tokens_per_s = a->batch / r->decode.counted.seconds;
+    r->cost_per_m_input = per_second / r->prefill_tokens_per_s * 1e6;
+    r->cost_per_m_output = per_second / r->decode_tokens_per_s * 1e6;
     return RIDGE_OK;
 }

@@ -34,6 +34,7 @@ typedef struct {
     plan_dtype dtype;
     bool file_weights; /* weights as their file has them, if they come from one */
     dev_kv_type kv_type;
+    model_split split;               /* over how many GPUs; zeroed: one */
     uint32_t batch, context, prompt; /* sequences; tokens of each in the cache; of a new prompt */
     double slo_tpot_s;               /* 0: none */
     double price_per_hour;           /* of one GPU; 0: unknown */
@@ -43,12 +44,13 @@ plan_params plan_params_default(void);
 /* Of one of its kind, in a precision; a link over the bus where there is no other. */
 efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision);
 
-/* A step, or a prompt; of both counts. */
+/* A step, or a prompt; of both counts. The textbook's is of all GPUs that work on it at once, the
+ * counted one of one of them. */
 typedef struct {
     double n_rows;
     double flops, weight_bytes, kv_bytes;
-    double compute_s, memory_s, link_s; /* what its arithmetic, its bytes, its links would take */
-    double seconds;
+    double compute_s, memory_s;            /* what its arithmetic, and what its bytes would take */
+    double seconds, bounds[ROOF_N_BOUNDS]; /* and of them those that each roof asks for */
     roof_bound bound;
 } plan_phase;
 
@@ -62,11 +64,12 @@ typedef struct {
     double weight_bytes, kv_bytes_per_token;
     double peak_flops, ridge; /* of the weights' precision; FLOPs per byte */
     plan_count prefill, decode;
-    double memory_bytes;     /* of all GPUs */
+    double n_gpus, memory_bytes, deployed_bytes; /* of all GPUs; weights on all of them */
+    double sequence_bytes;                       /* of `context` tokens in the cache */
     double kv_tokens, users; /* that fit; users: of `context` tokens, 0 where that is 0 */
     uint32_t slo_batch;      /* the most sequences within slo_tpot_s that fit; 0: not even one */
-    double prefill_tokens_per_s;
-    double cost_per_m_input, cost_per_m_output; /* of a million tokens; 0: no price */
+    double prefill_tokens_per_s, decode_tokens_per_s; /* of all GPUs, counted */
+    double cost_per_m_input, cost_per_m_output;       /* of a million tokens; 0: no price */
 } plan_result;
 
 /* A model on its counting device, ready for steps of any batch. */
@@ -78,7 +81,7 @@ void plan_close(plan *p); /* NULL allowed */
 ridge_status plan_work_out(plan *p, plan_result *out, ridge_error *err) RIDGE_CHECKED;
 /* RIDGE_EFULL: weights or sequences don't fit; the message says by how much and what would. */
 ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *err) RIDGE_CHECKED;
-const model *plan_model_of(const plan *p);
+double plan_n_gpus(const model_split *split);
 
 /* One step of `batch` sequences with so many tokens in the cache, or one prompt. */
 ridge_status plan_decode(plan *p, uint32_t batch, uint32_t context, plan_count *out,

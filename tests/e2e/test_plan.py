@@ -140,6 +140,35 @@ def test_largest_batch_and_cost(ridge):
     assert p["cost"]["per_million_output_tokens"] == near(1e6 * 0.001 * p["counted"]["decode"]["seconds"] / 64, 1e-9)
 
 
+def test_tensor_parallel(ridge):
+    """Four GPUs read a quarter each; sums of 8,192 values of 16 bits over NVLink, two a layer and the embedding's."""
+    one, four = (plan(ridge, "llama-2-70b", "a100-80gb", "--tensor-parallel-size", n) for n in (1, 4))
+    assert one["fit"]["fits"] is False and four["fit"]["fits"] is True
+    assert four["gpu"]["count"] == 4 and four["fit"]["memory_bytes"] == 320e9
+    assert four["decode"]["seconds"] == near(one["decode"]["seconds"] / 4, 1e-9)
+    link = four["counted"]["decode"]["seconds_by_bound"]["link"]
+    assert link == near((161 * 2 * 0.75 * 8192 * 2 + 0.75 * 32000 * 2) / 300e9, 1e-9)
+    assert four["counted"]["decode"]["weight_bytes_read"] == near(one["counted"]["decode"]["weight_bytes_read"] / 4, 1e-3)
+
+
+def test_pipeline_parallel(ridge):
+    """Two stages of half the layers: no faster for one user, twice the throughput for two."""
+    one = plan(ridge, "llama-2-70b", "mi300x", "--batch", 8)
+    two = plan(ridge, "llama-2-70b", "mi300x", "--batch", 16, "--pipeline-parallel-size", 2)
+    assert two["decode"]["seconds"] == one["decode"]["seconds"]
+    assert two["decode"]["tokens_per_s"] == 2 * one["decode"]["tokens_per_s"]
+
+
+def test_expert_parallel(ridge):
+    """DeepSeek-V3 in fp8 on 32 H800s with 128 sequences: each has 8 of 256 experts, and four sequences."""
+    p = plan(ridge, "deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 32, "--batch", 128)
+    c = p["counted"]["decode"]
+    touched = 8 * (1 - (1 - 8 / 256) ** 128)
+    rest = 37.55e9 - 58 * 8 * 3 * 7168 * 2048 - 129280 * 7168  # active without routed experts and the table
+    assert c["weight_bytes_read"] == near(rest + 58 * touched * 3 * 7168 * 2048, 0.01)
+    assert c["seconds_by_bound"]["link"] == near(58 * 2 * 4 * 8 * 31 / 32 * 7168 * 2 / 200e9, 1e-9)
+
+
 def test_what_if(ridge):
     p = plan(ridge, "llama-3.1-8b", "h100", "--what-if", "gpu=h200", "--what-if", "batch=64")
     assert [w["change"] for w in p["what_if"]] == ["gpu=h200", "batch=64"]
@@ -171,7 +200,7 @@ def test_config_of_a_folder_or_file(ridge, tmp_path):
     assert "num_hidden_layers: is -1, must be between 1 and 1024" in done.stderr.decode()
 
 
-def test_a_file_counts_its_own_types(ridge, ):
+def test_a_file_counts_its_own_types(ridge):
     """smollm2's file has 96,576,768 bytes of weights; a cache of 30 layers with 3 heads of 64."""
     p = plan(ridge, model_path("smollm2-135m"), "epyc-9654", "--context", 100)
     assert (p["model"]["parameters"], p["model"]["weight_bytes"]) == (134515008, 96576768)
@@ -189,6 +218,7 @@ def test_a_file_counts_its_own_types(ridge, ):
     (["--model", "llama-2-7b", "--gpu", "h100", "--kv-cache-dtype", "f17"], "--kv-cache-dtype: expected f16"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "speed=9"], "unknown option '--speed'"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=x"], "GPU 'x' is not known"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--tensor-parallel-size", "3"], "32 heads cannot be divided among 3"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "no efficiency profile 'x': expected ideal, a100, h100 or a file"),
 ])
 def test_usage(ridge, args, says):
