@@ -118,7 +118,7 @@ static bool read_draws(api_request *r, api_error *e) {
     if (!field_float(o, "temperature", 0, 100, &s->temperature, e) ||
         !field_float(o, "top_p", 0, 1, &s->top_p, e) ||
         !field_float(o, "min_p", 0, 1, &s->min_p, e) ||
-        !field_float(o, "repetition_penalty", 1e-3, 1e3, &s->repetition_penalty, e) ||
+        !field_float(o, "repetition_penalty", .01, 100, &s->repetition_penalty, e) ||
         !field_float(o, "presence_penalty", -2, 2, &s->presence_penalty, e) ||
         !field_float(o, "frequency_penalty", -2, 2, &s->frequency_penalty, e) ||
         !field_int(o, "top_k", -1, INT32_MAX, &top_k, e) ||

@@ -52,6 +52,9 @@ def test_067_what_penalties_count(server):
     assert plain in body["prompt"]
     assert text_of(server, **body, presence_penalty=2, frequency_penalty=2) == plain
     assert text_of(server, **body, repetition_penalty=100) != plain
+    for bad in (0, .009, 101, -1):
+        said = error_of(server, "/v1/completions", {**SHORT, "repetition_penalty": bad})
+        assert said["param"] == "repetition_penalty" and "between 0.01 and 100" in said["message"]
     body["max_tokens"] = 8
     assert text_of(server, **body, frequency_penalty=2) != text_of(server, **body) == " a b a b a b a b"[:16]
 
