@@ -263,8 +263,9 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
             at += f->head_bytes;
             left = f->n_blocks;
         }
+        /* Weights are read once a step: they need not push the rest out of the second level. */
         for (uint32_t i = 0; i < step + 32; i += 64)
-            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_NTA);
         scales s[2];
         for (uint32_t r = 0; r < 2; r++)
             s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);

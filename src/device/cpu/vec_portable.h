@@ -9,11 +9,11 @@
 #include "format/quant.h"
 
 #define V_LANES 1
-#define V_QUERIES 4 /* register tiles of attention: queries, */
+#define V_QUERIES 4    /* register tiles of attention: queries, */
 #define V_GROUPS(q) 1  /* groups of 16 tokens of q queries, */
 #define V_COLUMNS(q) 4 /* registers of columns */
 #define V_FETCH 0      /* 1: keys and values are asked for ahead */
-#define V_FGEMM 4   /* tokens of a tile of fgemm */
+#define V_FGEMM 4      /* tokens of a tile of fgemm */
 typedef float vf;
 
 static inline vf v_load(const float *p) {
