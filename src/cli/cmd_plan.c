@@ -6,11 +6,14 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/plan_calibrate.h"
 #include "cli/plan_fit.h"
 #include "cli/plan_print.h"
 #include "plan/plan.h"
 
-#define USAGE "plan --model NAME|FILE --gpu NAME [OPTION ...]\n       ridge plan --fit --help"
+#define USAGE                                                                                      \
+    "plan --model NAME|FILE --gpu NAME [OPTION ...]\n       ridge plan --fit --help\n       "      \
+    "ridge plan --calibrate MODEL --help"
 
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile;
@@ -219,8 +222,10 @@ static int print_plan(const plan_args *a, buf *out) {
 }
 
 int cmd_plan(int argc, char **argv) {
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--fit") == 0) return cmd_plan_fit(argc, argv);
+        if (strncmp(argv[i], "--calibrate", 11) == 0) return cmd_plan_calibrate(argc, argv);
+    }
     plan_args a = defaults;
     int n_args = 0, status = parse(&a, argc, argv, &n_args);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;

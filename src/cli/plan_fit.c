@@ -73,7 +73,8 @@ static ridge_status open_all(measured *m, char **paths, int n, const char *gpu, 
     return RIDGE_OK;
 }
 
-static ridge_status save(const efficiency_profile *profile, const char *path, ridge_error *err) {
+ridge_status plan_profile_save(const efficiency_profile *profile, const char *path,
+                               ridge_error *err) {
     buf text = {0};
     efficiency_write(&text, profile);
     if (text.failed) {
@@ -175,7 +176,7 @@ static ridge_status fit(efficiency_profile *profile, fit_report *report, const f
     measured_free(&m);
     if (status != RIDGE_OK) return status;
     describe(profile, a, paths, n);
-    return a->output != NULL ? save(profile, a->output, err) : RIDGE_OK;
+    return a->output != NULL ? plan_profile_save(profile, a->output, err) : RIDGE_OK;
 }
 
 int cmd_plan_fit(int argc, char **argv) {

@@ -3,6 +3,12 @@
 #ifndef RIDGE_CLI_PLAN_FIT_H
 #define RIDGE_CLI_PLAN_FIT_H
 
+#include "roof/efficiency.h"
+
 int cmd_plan_fit(int argc, char **argv);
+
+/* A profile as a file. */
+ridge_status plan_profile_save(const efficiency_profile *profile, const char *path,
+                               ridge_error *err) RIDGE_CHECKED;
 
 #endif

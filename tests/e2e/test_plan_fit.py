@@ -60,3 +60,9 @@ def test_faults(ridge, measurements, args, error):
 def test_usage(ridge, measurements):
     ridge("plan", "--fit", "--gpu", "h100", status=2)
     ridge("plan", "--fit", measurements, status=2)
+
+
+def test_calibrate_faults(ridge, tmp_path):
+    ridge("plan", "--calibrate", "x.gguf", "more", status=2)
+    (tmp_path / "x.gguf").write_text("no model")
+    assert "x.gguf" in ridge("plan", "--calibrate", tmp_path / "x.gguf", status=1).stderr.decode()

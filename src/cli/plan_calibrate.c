@@ -1,0 +1,155 @@
+/* cli/plan_calibrate: see plan_calibrate.h. */
+#include "cli/plan_calibrate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "cli/engine_args.h"
+#include "cli/machine.h"
+#include "cli/plan_fit.h"
+#include "plan/calibrate.h"
+
+typedef struct {
+    engine_args engine;
+    const char *model, *output;
+    bool json;
+} calibrate_args;
+
+typedef struct {
+    char *path;
+    gguf *file;
+    device *cpu;
+    machine_peaks peaks;
+    calibrate_step steps[CALIBRATE_MAX_STEPS];
+    size_t n;
+    efficiency_profile profile;
+} calibration;
+
+static ridge_status open_all(calibration *c, const calibrate_args *a, ridge_error *err) {
+    device_cpu_params cpu;
+    model_config config;
+    RIDGE_TRY(engine_args_device(&a->engine, &cpu, err));
+    RIDGE_TRY(cli_model_path(&c->path, a->model, err));
+    RIDGE_TRY(gguf_open(&c->file, c->path, err));
+    RIDGE_TRY(model_config_read(&config, c->file, err));
+    c->n = calibrate_plan(c->steps, config.n_context);
+    return device_cpu_create(&c->cpu, &cpu, err);
+}
+
+static uint64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+static ridge_status calibrate(calibration *c, const calibrate_args *a, ridge_error *err) {
+    RIDGE_TRY(open_all(c, a, err));
+    if (!machine_peaks_get(&c->peaks, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu),
+                           file_bytes(c->path), true))
+        return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
+    RIDGE_TRY(calibrate_measure(c->steps, c->n, c->file, c->cpu, cli_log(), err));
+    const efficiency_peaks peaks = {.flops_per_s = c->peaks.int8_ops_per_s,
+                                    .bytes_per_s = c->peaks.read_bytes_per_s};
+    RIDGE_TRY(calibrate_fit(&c->profile, c->steps, c->n, c->file, &peaks, err));
+    snprintf(c->profile.name, sizeof c->profile.name, "%.31s", device_cpu_isa(c->cpu));
+    snprintf(c->profile.made, sizeof c->profile.made, "ridge plan --calibrate %.200s", a->model);
+    return a->output != NULL ? plan_profile_save(&c->profile, a->output, err) : RIDGE_OK;
+}
+
+/* ---- printing ---- */
+
+static double error_of(const calibrate_step *s) {
+    return s->predicted_s / s->seconds - 1;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of the absolute errors; 0 of none. */
+static double median_error(const calibration *c, bool held_out) {
+    double errors[CALIBRATE_MAX_STEPS];
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->steps[i].held_out == held_out) errors[n++] = fabs(error_of(&c->steps[i]));
+    if (n == 0) return 0;
+    qsort(errors, n, sizeof *errors, by_value);
+    return errors[n / 2];
+}
+
+static void print_table(const calibration *c) {
+    printf("%9s %6s %8s %12s %12s %8s\n", "sequences", "rows", "context", "measured ms",
+           "predicted ms", "error");
+    for (size_t i = 0; i < c->n; i++) {
+        const calibrate_step *s = &c->steps[i];
+        printf("%9u %6u %8u %12.2f %12.2f %+7.1f%%%s\n", s->shape.n_seqs, s->shape.n_rows,
+               s->shape.n_context, 1000 * s->seconds, 1000 * s->predicted_s, 100 * error_of(s),
+               s->held_out ? "  held out" : "");
+    }
+    printf("median error: %.1f%% fitted on, %.1f%% held out\n", 100 * median_error(c, false),
+           100 * median_error(c, true));
+    printf("with ridge plan: --peak-flops %.4g --bandwidth %.4g --profile FILE\n",
+           c->peaks.int8_ops_per_s, c->peaks.read_bytes_per_s);
+}
+
+static int print_json(const calibration *c) {
+    buf b = {0};
+    buf_puts(&b, "{\"machine\":{");
+    machine_json(&b, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu));
+    buf_json_field(&b, "peak_int8_ops_per_s", c->peaks.int8_ops_per_s);
+    buf_json_field(&b, "peak_read_bytes_per_s", c->peaks.read_bytes_per_s);
+    buf_puts(&b, "},\"steps\":[");
+    for (size_t i = 0; i < c->n; i++) {
+        const calibrate_step *s = &c->steps[i];
+        buf_printf(&b, "%s{\"sequences\":%u,\"rows\":%u,\"context\":%u,\"held_out\":%s",
+                   i > 0 ? "," : "", s->shape.n_seqs, s->shape.n_rows, s->shape.n_context,
+                   s->held_out ? "true" : "false");
+        buf_json_field(&b, "seconds", s->seconds);
+        buf_json_field(&b, "predicted_seconds", s->predicted_s);
+        buf_puts(&b, "}");
+    }
+    buf_puts(&b, "]");
+    buf_json_field(&b, "median_error_fitted", median_error(c, false));
+    buf_json_field(&b, "median_error_held_out", median_error(c, true));
+    buf_puts(&b, "}");
+    if (!b.failed) puts(b.data);
+    int status = b.failed ? CLI_FAILED : CLI_OK;
+    buf_free(&b);
+    return status;
+}
+
+int cmd_plan_calibrate(int argc, char **argv) {
+    calibrate_args a = {.engine = engine_args_default()};
+    const cli_option options[] = {
+        {"calibrate", CLI_STRING, &a.model, "model whose steps are measured"},
+        {"output", CLI_STRING, &a.output, "file for the profile"},
+        {"threads", CLI_INT, &a.engine.threads, "threads (default: the usable processors)"},
+        {"json", CLI_FLAG, &a.json, "one JSON document"},
+    };
+    int n = 0;
+    int status = cli_parse(argc, argv, "plan --calibrate MODEL [--output FILE]", options,
+                           sizeof options / sizeof *options, &n);
+    if (status != CLI_OK) return status < 0 ? CLI_OK : status;
+    if (n > 0 || a.model == NULL) {
+        fprintf(stderr, "usage: ridge plan --calibrate MODEL [--output FILE]\n");
+        return CLI_USAGE;
+    }
+    calibration *c = mem_zalloc(1, sizeof *c);
+    ridge_error err = {0};
+    if (c == NULL) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
+    if (calibrate(c, &a, &err) != RIDGE_OK)
+        status = cli_fail(&err);
+    else if (a.json)
+        status = print_json(c);
+    else
+        print_table(c);
+    if (c->cpu != NULL) c->cpu->vtable->destroy(c->cpu);
+    gguf_close(c->file);
+    mem_free(c->path);
+    mem_free(c);
+    return status;
+}

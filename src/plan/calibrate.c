@@ -1,0 +1,142 @@
+/* plan/calibrate: see calibrate.h. */
+#include "plan/calibrate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "device/count/count.h"
+#include "plan/minimize.h"
+
+#define CHUNK 512 /* rows of a long prompt's steps, as the engine cuts them by default */
+#define MIN_RUNS 3
+#define MAX_RUNS 9
+#define ENOUGH_S 0.5 /* of running one step */
+#define MAX_CALLS 2500
+
+/* ---- which steps ---- */
+
+static void add(calibrate_step *list, size_t *n, step_shape shape, uint32_t max_context) {
+    if (*n == CALIBRATE_MAX_STEPS || shape.n_context > max_context) return;
+    list[*n] = (calibrate_step){.shape = shape, .held_out = *n % 2 == 1};
+    (*n)++;
+}
+
+size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_context) {
+    static const uint32_t contexts[] = {128, 512, 1024, 2048, 4096}, prompts[] = {32, 128, 256};
+    size_t n = 0;
+    for (uint32_t batch = 1; batch <= 32; batch *= 2)
+        for (size_t c = 0; c < sizeof contexts / sizeof *contexts; c++)
+            add(out, &n, (step_shape){batch, 1, contexts[c]}, max_context);
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++)
+        add(out, &n, (step_shape){1, prompts[i], prompts[i]}, max_context);
+    for (uint32_t context = CHUNK; context <= 4096; context *= 2)
+        add(out, &n, (step_shape){1, CHUNK, context}, max_context);
+    return n;
+}
+
+/* ---- what they take ---- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static ridge_status measure(steps *s, calibrate_step *step, ridge_error *err) {
+    double runs[MAX_RUNS], total = 0;
+    size_t n = 0;
+    RIDGE_TRY(steps_run(s, &step->shape, false, &runs[0], err)); /* warms up */
+    while (n < MIN_RUNS || (n < MAX_RUNS && total < ENOUGH_S)) {
+        RIDGE_TRY(steps_run(s, &step->shape, false, &runs[n], err));
+        total += runs[n++];
+    }
+    qsort(runs, n, sizeof *runs, by_value);
+    step->seconds = runs[n / 2];
+    return RIDGE_OK;
+}
+
+static ridge_status open_steps(steps **out, const calibrate_step *list, size_t n, const gguf *g,
+                               device *d, const log_sink *log, ridge_error *err) {
+    step_shape shapes[CALIBRATE_MAX_STEPS];
+    for (size_t i = 0; i < n; i++) shapes[i] = list[i].shape;
+    return steps_open(out, g, d, shapes, n, log, err);
+}
+
+ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
+                               const log_sink *log, ridge_error *err) {
+    steps *s = NULL;
+    ridge_status status = open_steps(&s, list, n, g, cpu, log, err);
+    for (size_t i = 0; i < n && status == RIDGE_OK; i++) status = measure(s, &list[i], err);
+    steps_close(s);
+    return status;
+}
+
+/* ---- the fit ---- */
+
+typedef struct {
+    steps *s;
+    efficiency_profile *profile; /* the counting device's own */
+    calibrate_step *list;
+    size_t n;
+} step_fit;
+
+static double between(double min, double max, double x) {
+    return min * pow(max / min, 1 / (1 + exp(-x)));
+}
+
+/* Linear operations have four variables; attention computes in prompts and reads in decodes; what
+ * goes row by row takes the time of its activations. */
+static void set_numbers(efficiency_profile *p, const double *x) {
+    *p = efficiency_ideal();
+    p->activations = 1;
+    efficiency_numbers *linear = &p->kinds[EFFICIENCY_LINEAR];
+    linear->compute = between(0.02, 1, x[0]);
+    linear->bandwidth = between(0.05, 2, x[1]);
+    linear->overhead_s = between(1e-7, 1e-3, x[2]);
+    linear->sharpness = between(1, 16, x[3]);
+    p->kinds[EFFICIENCY_EXPERTS] = *linear;
+    p->kinds[EFFICIENCY_ATTENTION_PREFILL].compute = between(0.002, 1, x[4]);
+    p->kinds[EFFICIENCY_ATTENTION_DECODE].bandwidth = between(0.02, 2, x[5]);
+    for (int k = EFFICIENCY_EMBED; k <= EFFICIENCY_ROWS; k++)
+        p->kinds[k].bandwidth = between(0.01, 10, x[6]);
+    for (int k = 0; k <= EFFICIENCY_ROWS; k++)
+        snprintf(p->kinds[k].from, sizeof p->kinds[k].from, "fitted on whole steps");
+}
+#define N_VARIABLES 7
+
+static ridge_status predict(const step_fit *f, ridge_error *err) {
+    for (size_t i = 0; i < f->n; i++)
+        RIDGE_TRY(steps_run(f->s, &f->list[i].shape, true, &f->list[i].predicted_s, err));
+    return RIDGE_OK;
+}
+
+static double error_of(const void *context, const double *x) {
+    const step_fit *f = context;
+    double sum = 0;
+    set_numbers(f->profile, x);
+    if (predict(f, NULL) != RIDGE_OK) return INFINITY;
+    for (size_t i = 0; i < f->n; i++)
+        if (!f->list[i].held_out) sum += fabs(log(f->list[i].predicted_s / f->list[i].seconds));
+    return sum / (double)f->n;
+}
+
+ridge_status calibrate_fit(efficiency_profile *out, calibrate_step *list, size_t n, const gguf *g,
+                           const efficiency_peaks *peaks, ridge_error *err) {
+    efficiency_profile profile = efficiency_ideal();
+    device *counter = NULL;
+    step_fit f = {.profile = &profile, .list = list, .n = n};
+    const count_params params = {.profile = &profile, .linear = *peaks, .other = *peaks};
+    RIDGE_TRY(device_count_create(&counter, &params, err));
+    ridge_status status = open_steps(&f.s, list, n, g, counter, NULL, err);
+    if (status == RIDGE_OK) {
+        double x[N_VARIABLES] = {0};
+        minimize(error_of, &f, x, N_VARIABLES, 1, MAX_CALLS);
+        set_numbers(&profile, x);
+        status = predict(&f, err);
+    }
+    steps_close(f.s);
+    counter->vtable->destroy(counter);
+    if (status == RIDGE_OK) *out = profile;
+    return status;
+}

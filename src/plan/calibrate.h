@@ -1,0 +1,33 @@
+/* plan/calibrate: an efficiency profile of this machine, from a few steps of a model on the cpu
+ * device.
+ *
+ * Whole steps are measured, not operations: the numbers of the profile are those with which the
+ * counting device predicts the steps best.
+ */
+#ifndef RIDGE_PLAN_CALIBRATE_H
+#define RIDGE_PLAN_CALIBRATE_H
+
+#include "plan/steps.h"
+#include "roof/efficiency.h"
+
+#define CALIBRATE_MAX_STEPS 64
+
+typedef struct {
+    step_shape shape;
+    double seconds, predicted_s;
+    bool held_out; /* not to be fitted on */
+} calibrate_step;
+
+/* Decodes of 1 to 32 sequences at contexts of 128 to 4,096 tokens, and chunks of prompts; every
+ * other one is held out. Returns how many, of which none needs more than max_context tokens. */
+size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_context);
+
+/* Sets seconds: the median of repeated runs, on the device that computes. */
+ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
+                               const log_sink *log, ridge_error *err) RIDGE_CHECKED;
+
+/* *out gets its numbers, each step its prediction. */
+ridge_status calibrate_fit(efficiency_profile *out, calibrate_step *list, size_t n, const gguf *g,
+                           const efficiency_peaks *peaks, ridge_error *err) RIDGE_CHECKED;
+
+#endif
