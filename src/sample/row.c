@@ -319,10 +319,14 @@ static row_cut cut_among_few(const search *k, const tally *low, const tally *hig
     for (uint32_t s = 0; s < r->n_spans; s++) {
         if (!(r->max[s] >= from)) continue;
         const float *x = r->spans[s];
-        bool in[SPAN]; /* found without branches, which few are to take */
+        bool in[SPAN]; /* found without branches, and passed over by eights: few are in */
         for (int i = 0; i < SPAN; i++) in[i] = (x[i] >= from) & (x[i] < to);
-        for (int i = 0; i < SPAN; i++)
-            if (in[i]) r->heap[n++] = (row_ranked){x[i], first_id(s) + i};
+        for (int first = 0; first < SPAN; first += 8) {
+            uint64_t any;
+            memcpy(&any, in + first, sizeof any);
+            for (int i = first; any != 0 && i < first + 8; i++)
+                if (in[i]) r->heap[n++] = (row_ranked){x[i], first_id(s) + i};
+        }
     }
     make_heap(r->heap, n);
     double sum = high->amount;
