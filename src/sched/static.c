@@ -28,13 +28,10 @@ static bool has_prompt_left(const sequence *q) {
     return !q->padding && q->n_computed < q->n_prompt;
 }
 
-void static_plan(scheduler *s, uint32_t *budget) {
-    bool prompts = false;
-    if (s->running.n == 0) admit_batch(s);
-    for (const sequence *q = s->running.first; q != NULL; q = q->next)
-        prompts = prompts || has_prompt_left(q);
+/* The tokens of those that ride along, or of the others. */
+static void give_all(scheduler *s, bool padding, bool prompts, uint32_t *budget) {
     for (sequence *q = s->running.first; q != NULL && *budget > 0; q = q->next) {
-        if (prompts && !has_prompt_left(q)) continue;
+        if (q->padding != padding || (prompts && !has_prompt_left(q))) continue;
         uint32_t n = q->n_tokens - q->n_computed;
         if (q->padding && n > 1) n = 1;
         if (n > *budget) n = *budget;
@@ -42,6 +39,16 @@ void static_plan(scheduler *s, uint32_t *budget) {
         q->n_scheduled = n;
         *budget -= n;
     }
+}
+
+/* Padding comes last: where the budget is short, it must not keep the others from their ends. */
+void static_plan(scheduler *s, uint32_t *budget) {
+    bool prompts = false;
+    if (s->running.n == 0) admit_batch(s);
+    for (const sequence *q = s->running.first; q != NULL; q = q->next)
+        prompts = prompts || has_prompt_left(q);
+    give_all(s, false, prompts, budget);
+    give_all(s, true, prompts, budget);
 }
 
 bool sched_end(scheduler *s, sequence *q) {

@@ -116,6 +116,18 @@ static void test_prompts_first(void **state) {
               "a:3+1 b:6+1 22/128 a. b.\n");
 }
 
+/* Who is done must not take what the others need to come to their ends. */
+static void test_a_budget_of_one(void **state) {
+    (void)state;
+    world *w = world_make(2, 1, 100);
+    arrive(w, 1, 1, 0);
+    arrive(w, 1, 3, 0);
+    expect(w, "a:0+1 2/128 a.\n"
+              "b:0+1 2/128\n"
+              "b:1+1 4/128\n"
+              "b:2+1 6/128 b.\n");
+}
+
 /* The cache holds two of the longest, so no more come in, short as they are; and one at least. */
 static void test_the_cache_bounds_the_batch(void **state) {
     (void)state;
@@ -147,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_prompts_first),
         cmocka_unit_test(test_the_cache_bounds_the_batch),
+        cmocka_unit_test(test_a_budget_of_one),
         cmocka_unit_test(test_cancelling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
