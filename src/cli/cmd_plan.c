@@ -7,8 +7,10 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/plan_calibrate.h"
+#include "cli/plan_explain.h"
 #include "cli/plan_fit.h"
 #include "cli/plan_print.h"
+#include "cli/plan_svg.h"
 #include "plan/plan.h"
 
 #define USAGE                                                                                      \
@@ -16,12 +18,12 @@
     "ridge plan --calibrate MODEL --help"
 
 typedef struct {
-    const char *model, *gpu, *dtype, *kv_cache_dtype, *profile;
+    const char *model, *gpu, *dtype, *kv_cache_dtype, *profile, *plot;
     uint64_t batch, context, prompt, tensor, pipeline, experts;
     double weight_bits, peak_flops, bandwidth, slo_tpot_ms, price_per_hour;
     uint64_t memory;
     cli_list what_if;
-    bool json, models, gpus;
+    bool json, explain, models, gpus;
 } plan_args;
 
 static const plan_args defaults = {.dtype = "auto",
@@ -58,6 +60,8 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
         {"slo-tpot", CLI_DOUBLE, &a->slo_tpot_ms, "target per token in ms: the largest batch"},
         {"price-per-hour", CLI_DOUBLE, &a->price_per_hour, "of one GPU: cost of tokens"},
         {"what-if", CLI_LIST, &a->what_if, "OPTION=VALUE: the plan with this changed, too"},
+        {"explain", CLI_FLAG, &a->explain, "the working of each number: formula, values, source"},
+        {"plot", CLI_STRING, &a->plot, "a picture (SVG): roofline, and time against sequences"},
         {"json", CLI_FLAG, &a->json, "one JSON document"},
         {"models", CLI_FLAG, &a->models, "list the models that are known by name"},
         {"gpus", CLI_FLAG, &a->gpus, "list the GPUs that are known"},
@@ -140,6 +144,20 @@ static ridge_status path_of(const char *name, char **out, ridge_error *err) {
 /* A plan ----------------------------------------------------------------------------------------
  */
 
+static ridge_status plot(const char *path, plan *p, const plan_report *r, ridge_error *err) {
+    plan_sweep sweep;
+    buf b = {0};
+    ridge_status status = plan_sweep_make(&sweep, p, r->params.context, err);
+    if (status != RIDGE_OK) return status;
+    plan_svg(&b, r, &sweep);
+    FILE *f = b.failed ? NULL : fopen(path, "we");
+    bool written = f != NULL && fwrite(b.data, 1, b.len, f) == b.len;
+    if (f != NULL && fclose(f) != 0) written = false;
+    if (!written) status = error_set_errno(err, RIDGE_EIO, "cannot write '%s'", path);
+    buf_free(&b);
+    return status;
+}
+
 static ridge_status make(const plan_args *a, plan_report *r, ridge_error *misfit,
                          ridge_error *err) {
     plan *p = NULL;
@@ -149,8 +167,10 @@ static ridge_status make(const plan_args *a, plan_report *r, ridge_error *misfit
     RIDGE_TRY(path_of(a->model, &path, err));
     ridge_status status = plan_open(&p, path, &r->params, err);
     if (status == RIDGE_OK) status = plan_work_out(p, &r->result, err);
+    if (status == RIDGE_OK) r->n_operations = plan_operations(p, r->operations);
     if (status == RIDGE_OK && plan_check_fit(p, &r->result, misfit) != RIDGE_OK)
         r->misfit = misfit->text;
+    if (status == RIDGE_OK && a->plot != NULL) status = plot(a->plot, p, r, err);
     plan_close(p);
     mem_free(path);
     return status;
@@ -173,6 +193,7 @@ static int change(const plan_args *a, const char *what, char text[128], plan_arg
     char command[] = "plan", *argv[] = {command, text, NULL};
     int n_args = 0;
     *out = *a;
+    out->plot = NULL; /* of what is, not of what if */
     snprintf(text, 128, "--%s", what);
     int status = parse(out, 2, argv, &n_args);
     if (status != CLI_OK || n_args > 0) return CLI_USAGE;
@@ -211,6 +232,7 @@ static int print_plan(const plan_args *a, buf *out) {
     ridge_error err = {0}, misfit = {0};
     if (make(a, &r, &misfit, &err) != RIDGE_OK) return usage_error(&err);
     (a->json ? plan_print_json : plan_print_text)(out, &r);
+    if (a->explain) (a->json ? plan_explain_json : plan_explain_text)(out, &r);
     int status = print_changes(a, &r, out);
     if (status != CLI_OK) return status;
     if (a->json) buf_puts(out, "}\n");

@@ -219,6 +219,10 @@ void plan_print_text(buf *b, const plan_report *r) {
     buf_printf(b, "  each user gets %.1f tokens/s; the arithmetic units idle %.1f %% of the time\n",
                1 / x->decode.counted.seconds,
                100 * (1 - fmin(1, x->decode.counted.compute_s / x->decode.counted.seconds)));
+    buf_puts(
+        b, "  textbook: all parameters are read once; counted: what the program does, without the "
+           "embedding table\n  but with the cache that is written and attention's arithmetic "
+           "(--explain)\n");
     if (p->slo_tpot_s > 0)
         buf_printf(b, "  within %s a token: at most %u sequences\n",
                    seconds_text(t[0], p->slo_tpot_s), x->slo_batch);

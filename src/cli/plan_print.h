@@ -10,7 +10,9 @@ typedef struct {
     const char *model;
     plan_params params;
     plan_result result;
-    const char *misfit; /* why it doesn't fit; NULL: it does */
+    const char *misfit;                        /* why it doesn't fit; NULL: it does */
+    dev_profile_row operations[PLAN_MAX_ROWS]; /* [n_operations] of the counted step */
+    size_t n_operations;
 } plan_report;
 
 /* One object, its fields as design.md has them, and more. */

@@ -310,7 +310,7 @@ static void sizes(const plan *p, plan_result *r) {
 
 ridge_status plan_work_out(plan *p, plan_result *r, ridge_error *err) {
     const plan_params *a = &p->params;
-    *r = (plan_result){.peak_flops = hardware_flops(&a->gpu, a->dtype.peak)};
+    *r = (plan_result){.config = p->config, .peak_flops = hardware_flops(&a->gpu, a->dtype.peak)};
     r->ridge = r->peak_flops / a->gpu.bytes_per_s;
     sizes(p, r);
     if (a->slo_tpot_s > 0) RIDGE_TRY(find_slo_batch(p, r, err));

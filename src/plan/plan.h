@@ -60,6 +60,7 @@ typedef struct {
 
 typedef struct {
     const char *weights; /* the name of their type; "file": as the file has them */
+    model_config config; /* of the whole model */
     double parameters, active_parameters;
     double weight_bytes, kv_bytes_per_token;
     double peak_flops, ridge; /* of the weights' precision; FLOPs per byte */

@@ -1,5 +1,6 @@
 """ridge plan: the numbers that people work out by hand, each from the issue, a data sheet or a paper."""
 import json
+import xml.etree.ElementTree
 
 import pytest
 
@@ -174,6 +175,44 @@ def test_what_if(ridge):
     assert [w["change"] for w in p["what_if"]] == ["gpu=h200", "batch=64"]
     assert p["what_if"][0]["decode"] == plan(ridge, "llama-3.1-8b", "h200")["decode"]
     assert p["what_if"][1]["decode"] == plan(ridge, "llama-3.1-8b", "h100", "--batch", 64)["decode"]
+
+
+def test_explain(ridge):
+    """The working of each number, to be checked by whoever reads it."""
+    args = ("--model", "llama-3.1-8b", "--gpu", "h100", "--batch", 64, "--context", 4096, "--explain")
+    p = ridge.json("plan", *args, "--json")
+    lines = {line["name"]: line for line in p["explain"]}
+    assert lines["weights"]["working"] == "8030261248 x 16 / 8" and lines["weights"]["value"] == "16.06 GB"
+    assert lines["cache per token"]["working"] == "2 x 32 x 8 x 128 x 2"
+    assert lines["tokens that fit"]["working"] == "(80 GB - 16.06 GB) / 131072"
+    assert lines["ridge point"]["working"] == "989 TFLOP/s / 3.35 TB/s"
+    assert lines["step, memory"]["working"] == "16.06 GB + 64 x 4096 x 131072 B = 50.42 GB"
+    assert "meta-llama/Llama-3.1-8B" in lines["parameters"]["source"]
+    assert "data sheet" in lines["ridge point"]["source"]
+    assert "128256 x 4096, 1.051 GB" in p["difference"]
+    counted = p["counted"]["decode"]
+    assert sum(o["seconds"] for o in p["operations"]) == near(counted["seconds"], 1e-9)
+    assert sum(o["bytes"] for o in p["operations"]) == near(counted["weight_bytes_read"] + counted["kv_bytes_read"], 1e-9)
+    text = ridge.text("plan", *args)
+    for part in ("2 x 32 x 8 x 128 x 2", "attention 32 heads of 128 on 8", "is not streamed"):
+        assert part in text
+    latent = ridge.json("plan", "--model", "deepseek-v2", "--gpu", "b200", "--explain", "--json")["explain"]
+    assert "60 x (512 + 64) x 2" in [line["working"] for line in latent]
+
+
+def test_plot(ridge, tmp_path):
+    """Well-formed, with the roof, four dots, and two curves of 13 points that never fall."""
+    path = tmp_path / "plan.svg"
+    ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--context", 1000, "--plot", path)
+    svg = xml.etree.ElementTree.parse(path).getroot()
+    assert len(svg.findall("{*}circle")) == 4
+    curves = [e.get("d") for e in svg.findall("{*}path") if e.get("class") in ("textbook", "counted")]
+    assert len(curves) == 2
+    for curve in curves:
+        heights = [float(point.split()[1]) for point in curve[1:].split("L")]
+        assert len(heights) == 13 and heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
+    done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--plot", tmp_path / "no" / "x.svg", status=1)
+    assert "cannot write" in done.stderr.decode()
 
 
 def test_what_does_not_fit(ridge):
