@@ -20,8 +20,8 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "traffic/length.h"
 #include "base/stats.h"
+#include "traffic/length.h"
 
 #define LOAD_MAX_REQUESTS ((size_t)1 << 24)
 /* Late is a run whose lateness (99th percentile) is over so many milliseconds, and over this share

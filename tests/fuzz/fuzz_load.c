@@ -7,9 +7,9 @@
 #include "base/mem.h"
 #include "format/trace.h"
 #include "load/answer.h"
-#include "traffic/length.h"
 #include "load/sse.h"
 #include "load/url.h"
+#include "traffic/length.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -279,10 +279,9 @@ void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, u
 
 /* compile.c and run.c */
 typedef enum {
-    CPU_OP_QUANTIZE =
-        DEV_SEND + 1, /* in[0] -> the quantised input of the next linear */
-    CPU_OP_ROPE_TABLE,            /* cos and sin of the row's position */
-    CPU_OP_MERGE                  /* partials of the attention before -> out[0] */
+    CPU_OP_QUANTIZE = DEV_SEND + 1, /* in[0] -> the quantised input of the next linear */
+    CPU_OP_ROPE_TABLE,              /* cos and sin of the row's position */
+    CPU_OP_MERGE                    /* partials of the attention before -> out[0] */
 } cpu_op_kind;
 
 typedef struct {
