@@ -7,7 +7,7 @@
 #define T 1e12
 #define G 1e9
 
-/* PCIe x16, one direction: 3.0, 4.0 and 5.0 (PCI-SIG: 8, 16 and 32 GT/s a lane, 128b/130b). */
+/* PCIe x16, one direction: 4.0 and 5.0 (PCI-SIG: 16 and 32 GT/s a lane, 128b/130b). */
 #define PCIE4 (31.5 * G)
 #define PCIE5 (63 * G)
 /* InfiniBand NDR, one port of 400 Gbit/s for each GPU; HDR, 200. */
@@ -15,7 +15,8 @@
 #define HDR (25 * G)
 
 /* {f32, 16 bits, fp8, int8, fp4}, bandwidth, memory, link, bus, network. Matrix units with sums in
- * 32 bits; where a data sheet gives peaks "with sparsity", half of them. */
+ * 32 bits; where a data sheet gives peaks "with sparsity", half of them. Memory of CPUs: a module
+ * of 64 GB a channel (Ryzen: 32 GB). */
 static const hardware table[] = {
     {"a100-40gb",
      "NVIDIA A100 40 GB SXM",
@@ -52,7 +53,7 @@ static const hardware table[] = {
      300 * G, /* by NVLink bridge */
      PCIE5,
      NDR,
-     "NVIDIA H100 PCIe GPU product brief, PB-11133, 2022"},
+     "NVIDIA H100 Tensor Core GPU data sheet, 2022, column PCIe"},
     {"h200",
      "NVIDIA H200 SXM",
      {67 * T, 989 * T, 1979 * T, 1979 * T, 0},
@@ -83,12 +84,12 @@ static const hardware table[] = {
     {"b200",
      "NVIDIA B200 (HGX)",
      {75 * T, 2250 * T, 4500 * T, 4500 * T, 9000 * T},
-     8 * T,
+     8 * T, /* the HGX column of the Blackwell data sheet has 7.7 */
      180 * G,
      900 * G,
      PCIE5,
      NDR,
-     "NVIDIA Blackwell architecture technical brief, 2024; memory: DGX B200 data sheet"},
+     "NVIDIA Blackwell data sheet, HGX B200; memory: DGX B200 data sheet, 2024, divided by 8"},
     {"gb200",
      "NVIDIA GB200 NVL72, one GPU of it",
      {80 * T, 2500 * T, 5000 * T, 5000 * T, 10000 * T},
@@ -157,10 +158,10 @@ static const hardware table[] = {
      {0, 197 * T, 0, 393 * T, 0},
      819 * G,
      16 * G,
-     200 * G, /* 1,600 Gbit/s */
+     200 * G, /* 400 GB/s both ways */
      PCIE4,
      0,
-     "Google Cloud documentation, TPU v5e, 2023"},
+     "Google Cloud documentation, TPU v5e"},
     {"m2-ultra",
      "Apple M2 Ultra (76 GPU cores)",
      {27.2 * T, 27.2 * T, 0, 0, 0},
@@ -181,16 +182,16 @@ static const hardware table[] = {
      "Apple, MacBook Pro technical specifications, 2023; peak: 40 cores of 128 units at 1.38 GHz"},
     {"m4-max",
      "Apple M4 Max (40 GPU cores)",
-     {16.1 * T, 16.1 * T, 0, 0, 0},
+     {16.2 * T, 16.2 * T, 0, 0, 0},
      546 * G,
      128 * G,
      0,
      0,
      0,
-     "Apple, MacBook Pro technical specifications, 2024; peak: 40 cores of 128 units at 1.58 GHz"},
+     "Apple, MacBook Pro technical specifications, 2024; peak: 40 cores of 128 units at 1.578 GHz"},
     {"m3-ultra",
      "Apple M3 Ultra (80 GPU cores)",
-     {28.2 * T, 28.2 * T, 0, 0, 0},
+     {28.3 * T, 28.3 * T, 0, 0, 0},
      819 * G,
      512 * G,
      0,
