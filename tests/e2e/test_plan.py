@@ -58,6 +58,14 @@ def test_cache_per_token(ridge, model, token, gib):
     assert p["decode"]["kv_bytes_read"] == gib * 2**30
 
 
+@pytest.mark.parametrize("model, token", [
+    ("deepseek-v3", 70272), ("qwen2.5-72b", 327680), ("llama-3.1-405b", 516096),
+])
+def test_cache_per_token_as_published(ridge, model, token):
+    """arXiv 2505.09343, table 1: KV cache per token in 16 bits."""
+    assert plan(ridge, model, "b200")["model"]["kv_bytes_per_token"] == token
+
+
 def test_what_fits(ridge):
     p = plan(ridge, "llama-3.1-8b", "h100", "--context", 4096)
     assert p["fit"]["kv_tokens"] == near(488000, 1e-3)
