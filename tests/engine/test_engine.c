@@ -2,6 +2,7 @@
  * same requests alone, together, chunked, preempted, on other threads and other blocks: bit for bit
  * the same logits, tokens and text, with the invariants checked after every step. */
 #include "unit.h"
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,9 +182,16 @@ static void check_invariance(const char *kind, bool precise) {
     mem_free(path);
 }
 
+#ifdef __SANITIZE_THREAD__ /* threads meet alike in all, and it is slow */
+#define N_KINDS 1
+#else
+#define N_KINDS INT_MAX
+#endif
+
 static void test_nothing_changes_an_answer(void **state) {
     (void)state;
-    for (int i = 0; tiny_kinds[i] != NULL; i++) check_invariance(tiny_kinds[i], false);
+    for (int i = 0; i < N_KINDS && tiny_kinds[i] != NULL; i++)
+        check_invariance(tiny_kinds[i], false);
 }
 
 static void test_nothing_changes_a_precise_answer(void **state) {
