@@ -54,10 +54,10 @@ static void count(histogram *h, const float (*used)[DRAFT_MAX], uint32_t n, uint
 
 /* Seconds that n_rows guesses add to the step. With prompts in it every row costs the same;
  * without, what the larger step takes more. */
-static double added_s(const draft_costs *c, uint32_t n_rows) {
+static double added_s(const draft_costs *c, bool hopeful, uint32_t n_rows) {
     if (c->n_prompt_rows > 0) return n_rows * step_time_of_row(c->time);
     uint32_t n = c->n_sequences;
-    double (*of)(const step_time *, uint32_t) = c->hopeful ? step_time_guess : step_time_of;
+    double (*of)(const step_time *, uint32_t) = hopeful ? step_time_guess : step_time_of;
     double more = of(c->time, n + n_rows) - of(c->time, n);
     return more > 0 ? more : 0;
 }
@@ -72,8 +72,8 @@ static double walk(const draft_costs *c, const histogram *h, double rounds_s, ui
         for (uint32_t k = 0; k < h->n[level] && n_rows < c->max_rows; k++) {
             gain += h->sum[level] / h->n[level];
             n_rows++;
-            double rate =
-                (1 + gain / c->n_sequences) * plain / (plain + added_s(c, n_rows) + rounds_s);
+            double rate = (1 + gain / c->n_sequences) * plain /
+                          (plain + added_s(c, c->hopeful, n_rows) + rounds_s);
             if (rate <= best) continue;
             best = rate;
             *n_best = n_rows;
@@ -131,12 +131,12 @@ static double guess_s(const draft_costs *c) {
 uint32_t draft_allowance_length(draft_allowance a, const draft_costs *c) {
     double most = a + token_s(c);
     uint32_t n = 0;
-    while (n < DRAFT_MAX && added_s(c, n + 1) + (n + 1) * guess_s(c) <= most) n++;
-    return n;
+    while (n < DRAFT_MAX && added_s(c, false, n + 1) + (n + 1) * guess_s(c) <= most) n++;
+    return n == 0 && c->hopeful && a >= 0 ? 1 : n;
 }
 
 void draft_allowance_settle(draft_allowance *a, const draft_costs *c, uint32_t n_all, uint32_t n,
                             uint32_t n_accepted) {
     *a += token_s(c) * (n_accepted + DRAFT_LOSS * (1 + n_accepted));
-    if (n > 0) *a -= added_s(c, n_all) * n / n_all + n * guess_s(c);
+    if (n > 0) *a -= added_s(c, false, n_all) * n / n_all + n * guess_s(c);
 }

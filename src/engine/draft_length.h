@@ -54,11 +54,11 @@ double draft_length_choose(const draft_costs *c, const float (*used)[DRAFT_MAX],
 #define DRAFT_LOSS 0.01
 typedef double draft_allowance;
 
-/* The longest draft that it pays for, should none of it come true: at most DRAFT_MAX. */
+/* The longest draft that it pays for, should none of it come true: at most DRAFT_MAX. Who is
+ * hopeful gets one guess unless a is negative: a row takes no longer than a token, so one that
+ * seems to was held up when it was seen, and would never be seen again. */
 uint32_t draft_allowance_length(draft_allowance a, const draft_costs *c);
-/* After a step that verified n_all guesses, n of them the sequence's, of which n_accepted came
- * true.
- */
+/* After a step that verified n_all guesses, n of them the sequence's: n_accepted came true. */
 void draft_allowance_settle(draft_allowance *a, const draft_costs *c, uint32_t n_all, uint32_t n,
                             uint32_t n_accepted);
 

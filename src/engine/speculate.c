@@ -266,15 +266,18 @@ static void choose_for_model(speculation *s) {
     }
 }
 
+/* Have n-grams' guesses been declined for so long that it is time to try what they cost? */
+static bool is_hopeful(const speculation *s) {
+    if (s->model != NULL) return false;
+    for (uint32_t i = 0; i < s->n_candidates; i++)
+        if (s->candidates[i]->drafts.n_declined >= LOOK_AGAIN) return true;
+    return false;
+}
+
 static void choose_for_ngrams(speculation *s) {
-    draft_costs c = s->costs;
-    uint32_t n = s->n_candidates, n_declined = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (s->candidates[i]->drafts.n_declined > n_declined)
-            n_declined = s->candidates[i]->drafts.n_declined;
-    c.hopeful = n_declined >= LOOK_AGAIN;
-    draft_length_choose(&c, (const float(*)[DRAFT_MAX])s->used, n, s->lengths);
-    for (uint32_t i = 0; i < n && c.hopeful; i++) s->candidates[i]->drafts.n_declined = 0;
+    uint32_t n = s->n_candidates;
+    draft_length_choose(&s->costs, (const float(*)[DRAFT_MAX])s->used, n, s->lengths);
+    for (uint32_t i = 0; i < n && s->costs.hopeful; i++) s->candidates[i]->drafts.n_declined = 0;
 }
 
 static void choose(engine *e, uint32_t n_prompt_rows) {
@@ -284,7 +287,8 @@ static void choose(engine *e, uint32_t n_prompt_rows) {
                              .n_sequences = n,
                              .n_prompt_rows = n_prompt_rows,
                              .round_s = s->model != NULL ? round_seconds(s) : 0,
-                             .max_rows = room > n ? room - n : 0};
+                             .max_rows = room > n ? room - n : 0,
+                             .hopeful = is_hopeful(s)};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t most = room_of(s->candidates[i]);
         reckon(s, s->candidates[i], s->used[i]);

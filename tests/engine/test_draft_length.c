@@ -240,7 +240,7 @@ static void test_records(void **state) {
 }
 
 /* Texts, replayed: a row more costs `row` of a step of one, and guesses of class k come true with
- * chance[k]. One sequence after the other, as the engine takes them. */
+ * chance[k]. One sequence after the other, as the engine takes them, hopeful as it is. */
 typedef struct {
     double row, time;
     step_time steps;
@@ -268,8 +268,10 @@ static double replay_text(replay *r, uint32_t n, const double chance[DRAFT_CLASS
     draft_record own = {0};
     draft_allowance allowance = 0;
     double start = r->time;
+    uint32_t n_declined = 0;
     for (uint32_t done = 0, first = 0; done < n; first = (first + 1) % DRAFT_CLASSES) {
-        draft_costs c = {.time = &r->steps, .n_sequences = 1, .max_rows = 511};
+        draft_costs c = {
+            .time = &r->steps, .n_sequences = 1, .max_rows = 511, .hopeful = n_declined >= 64};
         float used[1][DRAFT_MAX] = {{0}}, all = 1;
         uint32_t length, n_true = 0, most = draft_allowance_length(allowance, &c);
         if (most > n - done - 1) most = n - done - 1;
@@ -278,6 +280,7 @@ static double replay_text(replay *r, uint32_t n, const double chance[DRAFT_CLASS
             used[0][j] = all *= (float)draft_record_chance(&own, &r->all, class);
         }
         draft_length_choose(&c, (const float(*)[DRAFT_MAX])used, 1, &length);
+        n_declined = length > 0 || c.hopeful ? 0 : n_declined + 1;
         for (bool right = true; right;) { /* one more than verified: what came instead is known */
             uint32_t class = first + n_true < DRAFT_CLASSES ? first + n_true : DRAFT_CLASSES - 1;
             right = happens(r, chance[class]);
@@ -341,6 +344,32 @@ static void test_a_text_of_good_guesses(void **state) {
     assert_true(replay_text(&dear, 400, half) < 400 / 1.05);
 }
 
+/* The first step with a guess was held up: later texts try again, each too short for its allowance
+ * to pay for what such a step seems to take, and find that guesses pay. */
+static void test_a_mishap_is_found_out(void **state) {
+    (void)state;
+    static const double good[DRAFT_CLASSES] = {.95, .95, .95, .95, .95, .95, .95, .95, .95, .95};
+    replay r = replay_of(.05);
+    r.steps = (step_time){0};
+    learn(&r.steps, 1, 1);
+    step_time_add(&r.steps, 2, 5);
+    for (int k = 0; k < 20; k++) replay_text(&r, 200, good);
+    assert_true(replay_text(&r, 200, good) < 200 / 2.0);
+}
+
+/* Who is hopeful may try one guess, though not at the cost of who has lost some already. */
+static void test_hope_is_bounded(void **state) {
+    (void)state;
+    step_time t = {0};
+    learn(&t, 1, 1);
+    learn(&t, 2, 2.5);
+    draft_costs c = costs(&t, 1);
+    assert_int_equal(draft_allowance_length(.2, &c), 0);
+    c.hopeful = true;
+    assert_int_equal(draft_allowance_length(.2, &c), 1);
+    assert_int_equal(draft_allowance_length(-.1, &c), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_seen),
@@ -357,6 +386,8 @@ int main(void) {
         cmocka_unit_test(test_a_text_unlike_all_others),
         cmocka_unit_test(test_company_shares_the_time),
         cmocka_unit_test(test_a_text_of_good_guesses),
+        cmocka_unit_test(test_a_mishap_is_found_out),
+        cmocka_unit_test(test_hope_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
