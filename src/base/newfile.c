@@ -20,9 +20,10 @@ static bool take_lock(int fd, const char *name) {
 }
 
 /* Removes what lies there, unless someone is writing it; the lock is held until it is gone. What
- * cannot be opened stays (by now it may be another process's), but for a link. */
+ * cannot be opened stays (by now it may be another process's), but for a link. NFS has exclusive
+ * locks only for who may write. */
 static void clear(const char *name) {
-    int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd >= 0 ? take_lock(fd, name) : errno == ELOOP) unlink(name);
     if (fd >= 0) close(fd);
 }
