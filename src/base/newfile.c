@@ -45,7 +45,20 @@ static int create_locked(const char *name, unsigned mode) {
     return -1;
 }
 
+/* A device or a folder would be gone once the new file has its name; so would a link, in place of
+ * what it names. */
+static ridge_status check_place(const char *path, ridge_error *err) {
+    struct stat st;
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EIO, "%s: is %s, which no file shall replace", path,
+                      S_ISDIR(st.st_mode)    ? "a directory"
+                      : S_ISLNK(st.st_mode)  ? "a link"
+                      : S_ISFIFO(st.st_mode) ? "a pipe"
+                                             : "a device");
+}
+
 ridge_status newfile_open(newfile *out, const char *path, unsigned mode, ridge_error *err) {
+    RIDGE_TRY(check_place(path, err));
     newfile f = {.path = mem_strdup(path)};
     buf name = {0};
     buf_printf(&name, "%s.new", path);

@@ -19,7 +19,8 @@ typedef struct {
 
 /* mode: who may read it, less the process's umask. Follows no link at PATH.new: it is removed, as
  * is any file there that the process may write and nobody is writing. RIDGE_EIO: it cannot be made,
- * or another process is just writing it. */
+ * another process is just writing it, or what stands at PATH is no regular file (a device, a
+ * folder, a link). */
 ridge_status newfile_open(newfile *out, const char *path, unsigned mode,
                           ridge_error *err) RIDGE_CHECKED;
 /* On disk, then in its place; on failure what stood there stays. It is closed in both cases. */

@@ -113,6 +113,32 @@ static void test_what_lies_there(void **state) {
     expect_refusal("/nowhere/at/all", "No such file");
 }
 
+static void expect_mode(mode_t type) {
+    struct stat st;
+    assert_int_equal(lstat(path, &st), 0);
+    assert_true((st.st_mode & S_IFMT) == type);
+    assert_int_equal(access(beside, F_OK), -1);
+}
+
+/* Whoever names a device (/dev/null) or a link (/dev/stdout) still has it afterwards. */
+static void test_what_is_no_file_stays(void **state) {
+    (void)state;
+    unlink(path);
+    assert_int_equal(symlink("/dev/null", path), 0);
+    expect_refusal(path, "a link");
+    expect_mode(S_IFLNK);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_refusal(path, "a pipe");
+    expect_mode(S_IFIFO);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    expect_refusal(path, "a directory");
+    expect_mode(S_IFDIR);
+    assert_int_equal(rmdir(path), 0);
+    expect_refusal("/dev/null", "a device");
+}
+
 /* To a device that is full; what stood there stays. */
 static void test_a_full_disk(void **state) {
     (void)state;
@@ -198,9 +224,10 @@ static void test_a_crowd(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_place_at_once), cmocka_unit_test(test_one_writer_at_a_time),
-        cmocka_unit_test(test_what_lies_there),  cmocka_unit_test(test_a_full_disk),
-        cmocka_unit_test(test_out_of_memory),    cmocka_unit_test(test_a_crowd),
+        cmocka_unit_test(test_in_place_at_once),      cmocka_unit_test(test_one_writer_at_a_time),
+        cmocka_unit_test(test_what_lies_there),       cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_out_of_memory),         cmocka_unit_test(test_a_crowd),
+        cmocka_unit_test(test_what_is_no_file_stays),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
