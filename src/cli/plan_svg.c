@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 960, HEIGHT = 420, TOP = 60, BOTTOM = 360, PANEL = 380 };
+#include "cli/svg.h"
+
+enum { WIDTH = 960, HEIGHT = 420, TOP = 60, BOTTOM = 360, PANEL = 380, NAME_CHARS = 40 };
 
 static const char style[] =
     "<style>text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:16px;font-weight:600}"
@@ -30,23 +32,32 @@ static double at_y(const panel *p, double y) {
 }
 
 static void text_at(buf *b, double x, double y, const char *class, const char *s) {
-    buf_printf(b, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", class, x, y, s);
+    buf_printf(b, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", class, x, y);
+    svg_put_text(b, s, SIZE_MAX);
+    buf_puts(b, "</text>\n");
 }
 
-/* "1", "100", "1e6", at each decade. */
-static void draw_axes(const panel *p, const char *x_name, const char *y_name) {
+#define MOST_NAMES 9 /* of decades on an axis */
+
+/* "1", "100", "1e+06", at each decade as far as there is room. */
+static void name_decade(const panel *p, double x, double y, const char *class, int d, double room) {
     char name[32];
+    int every = (int)fmax(1, ceil(room));
+    if (d % every != 0) return;
+    snprintf(name, sizeof name, "%g", pow(10, d));
+    text_at(p->out, x, y, class, name);
+}
+
+static void draw_axes(const panel *p, const char *x_name, const char *y_name) {
     for (int d = (int)p->x0; d <= (int)p->x1; d++) {
         double x = at_x(p, pow(10, d));
         buf_printf(p->out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", x, TOP, BOTTOM);
-        snprintf(name, sizeof name, "%g", pow(10, d));
-        text_at(p->out, x, BOTTOM + 18, "middle", name);
+        name_decade(p, x, BOTTOM + 18, "middle", d, (p->x1 - p->x0) / MOST_NAMES);
     }
     for (int d = (int)p->y0; d <= (int)p->y1; d++) {
         double y = at_y(p, pow(10, d));
         buf_printf(p->out, "<path class=\"grid\" d=\"M%.1f %.1fh%d\"/>\n", p->left, y, PANEL);
-        snprintf(name, sizeof name, "%g", pow(10, d));
-        text_at(p->out, p->left - 6, y + 4, "end", name);
+        name_decade(p, p->left - 6, y + 4, "end", d, (p->y1 - p->y0) / MOST_NAMES);
     }
     text_at(p->out, p->left + PANEL / 2.0, BOTTOM + 40, "middle", x_name);
     text_at(p->out, p->left, TOP - 10, "", y_name);
@@ -62,11 +73,16 @@ static double intensity(const plan_phase *f) {
     return f->flops / (f->weight_bytes + f->kv_bytes);
 }
 
-static void draw_dot(const panel *p, const plan_phase *f, double n_gpus, const char *class,
-                     const char *name) {
+#define ROOM_FOR_NAMES 3 /* beside a dot, as a factor */
+
+/* Names go to the four sides: the textbook's left of its dots, prompts above. */
+static void draw_dot(const panel *p, const plan_phase *f, double n_gpus, bool counted,
+                     bool prompt) {
     double x = at_x(p, intensity(f)), y = at_y(p, f->flops / f->seconds / n_gpus / 1e12);
-    buf_printf(p->out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"/>\n", class, x, y);
-    text_at(p->out, x + 8, y + (strcmp(class, "counted") == 0 ? 18 : -6), "", name);
+    buf_printf(p->out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"/>\n",
+               counted ? "counted" : "textbook", x, y);
+    text_at(p->out, counted ? x + 8 : x - 8, prompt ? y - 8 : y + 16, counted ? "key2" : "key1 end",
+            prompt ? "prompt" : "step");
 }
 
 static void draw_roofline(buf *b, const plan_report *r) {
@@ -76,18 +92,22 @@ static void draw_roofline(buf *b, const plan_report *r) {
     const plan_phase *phases[] = {&x->prefill.textbook, &x->prefill.counted, &x->decode.textbook,
                                   &x->decode.counted};
     for (int i = 0; i < 4; i++) {
-        widen(intensity(phases[i]), &p.x0, &p.x1);
-        widen(phases[i]->flops / phases[i]->seconds / n / 1e12, &p.y0, &p.y1);
+        widen(intensity(phases[i]) / ROOM_FOR_NAMES, &p.x0, &p.x1);
+        widen(intensity(phases[i]) * ROOM_FOR_NAMES, &p.x0, &p.x1);
+        double rate = phases[i]->flops / phases[i]->seconds / n / 1e12;
+        widen(rate / ROOM_FOR_NAMES, &p.y0, &p.y1);
+        widen(rate, &p.y0, &p.y1);
     }
+    widen(x->ridge * ROOM_FOR_NAMES, &p.x0, &p.x1);
     draw_axes(&p, "FLOP per byte", "TFLOP/s of one GPU");
     double low = pow(10, p.x0), bandwidth = r->params.gpu.bytes_per_s / 1e12;
     if (low * bandwidth < pow(10, p.y0)) low = pow(10, p.y0) / bandwidth;
     buf_printf(b, "<path class=\"roof\" d=\"M%.1f %.1fL%.1f %.1fH%.1f\"/>\n", at_x(&p, low),
                at_y(&p, low * bandwidth), at_x(&p, x->ridge), at_y(&p, peak), p.left + PANEL);
-    draw_dot(&p, &x->prefill.textbook, fmax(1, r->params.split.n_tensor), "textbook", "prompt");
-    draw_dot(&p, &x->prefill.counted, 1, "counted", "prompt");
-    draw_dot(&p, &x->decode.textbook, n, "textbook", "step");
-    draw_dot(&p, &x->decode.counted, 1, "counted", "step");
+    draw_dot(&p, &x->prefill.textbook, fmax(1, r->params.split.n_tensor), false, true);
+    draw_dot(&p, &x->prefill.counted, 1, true, true);
+    draw_dot(&p, &x->decode.textbook, n, false, false);
+    draw_dot(&p, &x->decode.counted, 1, true, false);
 }
 
 static void draw_curve(const panel *p, const plan_sweep *s, bool counted) {
@@ -100,14 +120,16 @@ static void draw_curve(const panel *p, const plan_sweep *s, bool counted) {
     buf_puts(p->out, "\"/>\n");
 }
 
-static void draw_steps(buf *b, const plan_sweep *s) {
+static void draw_steps(buf *b, const plan_sweep *s, uint32_t context) {
+    char name[80];
     panel p = {.out = b, .left = 550, .x0 = 0, .x1 = 4, .y0 = 0, .y1 = 1};
     p.y0 = floor(log10(s->steps[0].counted.seconds * 1e3));
     for (int i = 0; i < PLAN_SVG_BATCHES; i++) {
         widen(s->steps[i].counted.seconds * 1e3, &p.y0, &p.y1);
         widen(s->steps[i].textbook.seconds * 1e3, &p.y0, &p.y1);
     }
-    draw_axes(&p, "sequences in a step", "ms per step");
+    snprintf(name, sizeof name, "ms per step, %u tokens in the cache each", context);
+    draw_axes(&p, "sequences in a step", name);
     draw_curve(&p, s, false);
     draw_curve(&p, s, true);
 }
@@ -118,22 +140,23 @@ ridge_status plan_sweep_make(plan_sweep *out, plan *p, uint32_t context, ridge_e
     return RIDGE_OK;
 }
 
+static void draw_title(buf *b, const plan_report *r) {
+    buf_puts(b, "<text class=\"title\" x=\"20\" y=\"26\">");
+    svg_put_text(b, r->model, NAME_CHARS);
+    buf_printf(b, " on %.0f x ", r->result.n_gpus);
+    svg_put_text(b, r->params.gpu.title, SIZE_MAX);
+    buf_puts(b, "</text>\n");
+}
+
 void plan_svg(buf *b, const plan_report *r, const plan_sweep *sweep) {
-    char title[160], name[64];
-    size_t n = 0; /* of a path, what needs no escape */
-    for (const char *s = r->model; *s != '\0' && n < sizeof name - 1; s++)
-        if (strchr("<>&\"", *s) == NULL && (unsigned char)*s >= 0x20) name[n++] = *s;
-    name[n] = '\0';
-    snprintf(title, sizeof title, "%s on %.0f x %s, %u tokens in the cache each", name,
-             r->result.n_gpus, r->params.gpu.title, r->params.context);
     buf_printf(b,
                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\">\n%s\n"
                "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n",
                WIDTH, HEIGHT, style, WIDTH, HEIGHT);
-    text_at(b, 20, 26, "title", title);
-    text_at(b, 760, 26, "key1", "textbook");
-    text_at(b, 840, 26, "key2", "counted");
+    draw_title(b, r);
+    text_at(b, 70, BOTTOM + 40, "key1", "textbook");
+    text_at(b, 135, BOTTOM + 40, "key2", "counted");
     draw_roofline(b, r);
-    draw_steps(b, sweep);
+    draw_steps(b, sweep, r->params.context);
     buf_puts(b, "</svg>\n");
 }

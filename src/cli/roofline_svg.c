@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/utf8.h"
+#include "cli/svg.h"
 
 /* The page, in pixels: the plot is [LEFT, RIGHT) x [TOP, BOTTOM), the tables lie below it. */
 enum { WIDTH = 900, LEFT = 78, RIGHT = 880, TOP = 72, BOTTOM = 500, TABLE = 562 };
@@ -63,29 +63,9 @@ double roofline_seconds(const dev_profile_row *rows, size_t n_rows) {
 
 /* Text ----------------------------------------------------------------------------------------- */
 
-/* At most so many characters, the last "..." of a longer one. What XML does not allow is U+FFFD. */
-static void put_text(buf *b, const char *s, size_t most) {
-    size_t left = strlen(s), width;
-    for (size_t n = 0; left > 0; n++, s += width, left -= width) {
-        uint32_t c = utf8_decode(s, left, &width);
-        bool allowed = c != UTF8_INVALID && (c >= 0x20 || c == '\t') && (c | 1) != 0xFFFF;
-        if (n + 1 == most && left > width) {
-            buf_puts(b, "\xE2\x80\xA6");
-            return;
-        }
-        switch (c) {
-        case '&': buf_puts(b, "&amp;"); break;
-        case '<': buf_puts(b, "&lt;"); break;
-        case '>': buf_puts(b, "&gt;"); break;
-        case '"': buf_puts(b, "&quot;"); break;
-        default: buf_append(b, allowed ? s : "\xEF\xBF\xBD", allowed ? width : 3); break;
-        }
-    }
-}
-
 static void text_at(buf *b, double x, double y, const char *classes, const char *s) {
     buf_printf(b, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", classes, x, y);
-    put_text(b, s, NAME_CHARS * 2);
+    svg_put_text(b, s, NAME_CHARS * 2);
     buf_puts(b, "</text>\n");
 }
 
@@ -319,9 +299,9 @@ static void draw_dot(picture *p, const dot *d) {
     buf_printf(b, "<g class=\"dot\" data-series=\"%zu\" data-number=\"%zu\" ", d->series,
                d->number);
     buf_printf(b, "transform=\"translate(%.2f %.2f)\"><title>", d->x, d->y);
-    put_text(b, p->r->series[d->series].name, SIZE_MAX);
+    svg_put_text(b, p->r->series[d->series].name, SIZE_MAX);
     buf_puts(b, ": ");
-    put_text(b, row->name, SIZE_MAX);
+    svg_put_text(b, row->name, SIZE_MAX);
     buf_printf(b, "\n%.1f%% of the time; %.1f GB/s, %.1f GFLOP/s; %.1f%% of its %s roof</title>",
                100 * d->share, row->bytes / row->seconds / 1e9, row->flops / row->seconds / 1e9,
                100 * roofline_reached(row, &p->r->peaks), row->integer ? "int8" : "f32");
@@ -373,7 +353,7 @@ static void put_heads(picture *p, size_t first, size_t end, double y) {
         buf_printf(p->out, "<g class=\"key\" transform=\"translate(%.1f %.1f)\">", x + 5, y - 4);
         put_mark(p->out, s, true, 5);
         buf_printf(p->out, "<text x=\"9\" y=\"4\">");
-        put_text(p->out, p->r->series[s].name, 12);
+        svg_put_text(p->out, p->r->series[s].name, 12);
         buf_puts(p->out, "</text></g>\n");
         text_at(p->out, x + 36, y + 15, "end soft", "time");
         text_at(p->out, x + 84, y + 15, "end soft", "of roof");
@@ -392,8 +372,8 @@ static double draw_table(picture *p, size_t first, double y) {
         line(p->out, "fine", 20, y - 14, RIGHT, y - 14);
         buf_printf(p->out, "<text class=\"%s\" x=\"%d\" y=\"%.1f\">", others ? "soft" : "kind",
                    NAME_X, y);
-        put_text(p->out, others ? "all else: norms, rotation, sums" : p->kinds[k]->name,
-                 NAME_CHARS);
+        svg_put_text(p->out, others ? "all else: norms, rotation, sums" : p->kinds[k]->name,
+                     NAME_CHARS);
         buf_puts(p->out, "</text>\n");
         if (!others) {
             buf_printf(p->out, "<text class=\"number end\" x=\"%d\" y=\"%.1f\">%zu</text>\n",
@@ -424,7 +404,7 @@ static void draw(picture *p) {
                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %zu\" width=\"%d\" "
                "height=\"%zu\" role=\"img\">\n<title>",
                WIDTH, height, WIDTH, height);
-    put_text(b, p->r->title, SIZE_MAX);
+    svg_put_text(b, p->r->title, SIZE_MAX);
     buf_printf(b, "</title>\n%s\n<rect class=\"page\" width=\"%d\" height=\"%zu\"/>\n", style,
                WIDTH, height);
     text_at(b, LEFT, 30, "title", p->r->title);

@@ -1,5 +1,6 @@
 """ridge plan: the numbers that people work out by hand, each from the issue, a data sheet or a paper."""
 import json
+import os
 import xml.etree.ElementTree
 
 import pytest
@@ -221,6 +222,49 @@ def test_plot(ridge, tmp_path):
         assert len(heights) == 13 and heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
     done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--plot", tmp_path / "no" / "x.svg", status=1)
     assert "cannot write" in done.stderr.decode()
+
+
+def boxes(svg):
+    """Around each text, by its anchor, at 7 pixels a letter of 12 and 9 of the title's."""
+    found = []
+    for e in svg.findall("{*}text"):
+        x, y, classes = float(e.get("x")), float(e.get("y")), e.get("class").split()
+        width = len(e.text) * (9 if "title" in classes else 7)
+        left = x - width if "end" in classes else x - width / 2 if "middle" in classes else x
+        found.append((e.text, left, left + width, y - 10, y + 2))
+    return found
+
+
+@pytest.mark.parametrize("args", [
+    ("llama-3.1-8b", "h100"), ("llama-3.1-8b", "h100", "--batch", 64, "--context", 4096),
+    ("llama-3.1-8b", "h100", "--prompt", 1), ("deepseek-v3", "epyc-9654", "--context", 100000000),
+    ("deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 32, "--batch", 4096, "--context", 100000),
+    ("llama-3.1-8b", "a100-80gb", "--bandwidth", 1e6, "--context", 1000000),
+    ("llama-3.1-8b", "a100-80gb", "--bandwidth", 1e18, "--peak-flops", 1e6),
+])
+def test_a_plot_is_legible(ridge, tmp_path, args):
+    """No text on another or off the page; the roof on its panel, which is 70 to 450 pixels from the left."""
+    path = tmp_path / "plan.svg"
+    ridge("plan", "--model", args[0], "--gpu", *args[1:], "--plot", path, status=None)
+    svg = xml.etree.ElementTree.parse(path).getroot()
+    texts = boxes(svg)
+    for i, (text, left, right, top, bottom) in enumerate(texts):
+        assert 0 <= left and right <= 960, text
+        for other, left2, right2, top2, bottom2 in texts[:i]:
+            assert right <= left2 or right2 <= left or bottom <= top2 or bottom2 <= top, (text, other)
+    roof = next(e.get("d") for e in svg.findall("{*}path") if e.get("class") == "roof")
+    start, bend = (float(point.split()[0]) for point in roof[1:].split("H")[0].split("L"))
+    assert 70 <= start <= bend <= 450
+
+
+def test_a_plot_of_any_name(ridge, tmp_path):
+    """Of a file whose name is long, not all letters, or not even UTF-8."""
+    for name in (b"a&b<c>\x01.json", 60 * "\u00e9".encode() + b".json", b"\xff\xfe.json"):
+        model, path = tmp_path / os.fsdecode(name), tmp_path / "plan.svg"
+        with open(model, "w", encoding="utf-8") as f:
+            json.dump(CONFIG, f)
+        ridge("plan", "--model", model, "--gpu", "h100", "--plot", path)
+        assert len(xml.etree.ElementTree.parse(path).getroot().findall("{*}circle")) == 4
 
 
 def test_what_does_not_fit(ridge):
