@@ -1,4 +1,5 @@
 /* ridge plan: what a model takes on a GPU, on paper. Flags and printing; the rest is in plan/. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,13 @@
     "plan --model NAME|FILE --gpu NAME [OPTION ...]\n       ridge plan --fit --help\n       "      \
     "ridge plan --calibrate MODEL --help"
 
+#define NOT_GIVEN UINT64_MAX
+
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile, *plot;
-    uint64_t batch, context, prompt, tensor, pipeline, experts;
-    double weight_bits, peak_flops, bandwidth, slo_tpot_ms, price_per_hour;
-    uint64_t memory;
+    uint64_t batch, context, prompt, tensor, pipeline, experts, memory;
+    double weight_bits, peak_flops, bandwidth; /* NAN: not given */
+    double slo_tpot_ms, price_per_hour;        /* 0: not given */
     cli_list what_if;
     bool json, explain, models, gpus;
 } plan_args;
@@ -33,7 +36,11 @@ static const plan_args defaults = {.dtype = "auto",
                                    .prompt = 1000,
                                    .tensor = 1,
                                    .pipeline = 1,
-                                   .experts = 1};
+                                   .experts = 1,
+                                   .memory = NOT_GIVEN,
+                                   .weight_bits = NAN,
+                                   .peak_flops = NAN,
+                                   .bandwidth = NAN};
 
 /* cli_parse over a: all arguments, or one that is given as --what-if. */
 static int parse(plan_args *a, int argc, char **argv, int *n_args) {
@@ -80,34 +87,33 @@ static ridge_status count_of(const char *name, uint64_t v, uint64_t low, uint64_
     return RIDGE_OK;
 }
 
-/* 0: not given. */
-static ridge_status amount_of(const char *name, double v, double high, double *out,
+/* *out stays where v is NAN: not given. */
+static ridge_status amount_of(const char *name, double v, double low, double high, double *out,
                               ridge_error *err) {
-    if (v < 0 || v > high)
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--%s: expected a number above 0 and up to %g, found %g", name, high, v);
-    if (v > 0) *out = v;
+    if (v < low || v > high)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %g to %g, found %g", name, low, high,
+                          v);
+    if (!isnan(v)) *out = v;
     return RIDGE_OK;
 }
 
 static ridge_status gpu_of(const plan_args *a, hardware *gpu, hardware_peak precision,
                            ridge_error *err) {
-    double memory = 0;
+    double memory = a->memory == NOT_GIVEN ? NAN : (double)a->memory;
     RIDGE_TRY(hardware_find(gpu, a->gpu, err));
-    RIDGE_TRY(amount_of("bandwidth", a->bandwidth, 1e18, &gpu->bytes_per_s, err));
-    RIDGE_TRY(amount_of("memory", (double)a->memory, 1e18, &memory, err));
-    if (memory > 0) gpu->memory_bytes = memory;
-    if (a->peak_flops > 0) gpu->peaks[precision] = gpu->peaks[PEAK_16] = a->peak_flops;
-    return amount_of("peak-flops", a->peak_flops, 1e20, &gpu->peaks[precision], err);
+    RIDGE_TRY(amount_of("bandwidth", a->bandwidth, 1e6, 1e18, &gpu->bytes_per_s, err));
+    RIDGE_TRY(amount_of("memory", memory, 1e6, 1e18, &gpu->memory_bytes, err));
+    RIDGE_TRY(amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[precision], err));
+    return amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[PEAK_16], err);
 }
 
 static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *err) {
     *p = plan_params_default();
     if (strcmp(a->dtype, "auto") == 0)
-        p->file_weights = a->weight_bits == 0;
+        p->file_weights = isnan(a->weight_bits);
     else
         RIDGE_TRY(plan_dtype_find(&p->dtype, a->dtype, err));
-    RIDGE_TRY(amount_of("weight-bits", a->weight_bits, 64, &p->dtype.bits, err));
+    RIDGE_TRY(amount_of("weight-bits", a->weight_bits, 0.1, 64, &p->dtype.bits, err));
     RIDGE_TRY(gpu_of(a, &p->gpu, p->dtype.peak, err));
     if (strcmp(a->kv_cache_dtype, "auto") != 0 && !dev_kv_type_find(a->kv_cache_dtype, &p->kv_type))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
@@ -123,10 +129,9 @@ static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *e
         count_of("expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, &p->split.n_expert, err));
     RIDGE_TRY(count_of("context", a->context, 0, MODEL_MAX_CONTEXT, &p->context, err));
     RIDGE_TRY(count_of("prompt", a->prompt, 1, MODEL_MAX_CONTEXT, &p->prompt, err));
-    p->slo_tpot_s = 0;
-    RIDGE_TRY(amount_of("slo-tpot", a->slo_tpot_ms, 1e9, &p->slo_tpot_s, err));
+    RIDGE_TRY(amount_of("slo-tpot", a->slo_tpot_ms, 0, 1e9, &p->slo_tpot_s, err));
     p->slo_tpot_s /= 1000;
-    return amount_of("price-per-hour", a->price_per_hour, 1e9, &p->price_per_hour, err);
+    return amount_of("price-per-hour", a->price_per_hour, 0, 1e9, &p->price_per_hour, err);
 }
 
 /* A name that is no file and not built in may be in the model cache. Owned. */
@@ -188,16 +193,14 @@ static void list_gpus(void) {
                h->peaks[PEAK_16] / 1e12, h->bytes_per_s / 1e9, h->memory_bytes / 1e9);
 }
 
-/* a with one option changed; strings borrow from text [128]. */
-static int change(const plan_args *a, const char *what, char text[128], plan_args *out) {
+/* a with one option changed, which is `text`: "--gpu=h200"; its strings are borrowed. */
+static int change(const plan_args *a, char *text, plan_args *out) {
     char command[] = "plan", *argv[] = {command, text, NULL};
     int n_args = 0;
     *out = *a;
     out->plot = NULL; /* of what is, not of what if */
-    snprintf(text, 128, "--%s", what);
     int status = parse(out, 2, argv, &n_args);
-    if (status != CLI_OK || n_args > 0) return CLI_USAGE;
-    return CLI_OK;
+    return status == CLI_OK && n_args == 0 ? CLI_OK : CLI_USAGE;
 }
 
 static int usage_error(const ridge_error *err) {
@@ -206,25 +209,35 @@ static int usage_error(const ridge_error *err) {
     return usage ? CLI_USAGE : CLI_FAILED;
 }
 
+/* text: what to change, as an option. */
+static int print_change(const plan_args *a, char *text, const plan_report *from, buf *out) {
+    plan_args changed;
+    plan_report to;
+    ridge_error err = {0}, misfit = {0};
+    const char *what = text + strlen("--");
+    int status = change(a, text, &changed);
+    if (status != CLI_OK) return status;
+    if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return usage_error(&err);
+    if (a->json)
+        plan_print_change_json(out, what, &to);
+    else
+        plan_print_change(out, what, from, &to);
+    return CLI_OK;
+}
+
 static int print_changes(const plan_args *a, const plan_report *from, buf *out) {
+    int status = CLI_OK;
     if (a->json && a->what_if.n > 0) buf_puts(out, ",\"what_if\":[");
-    for (size_t i = 0; i < a->what_if.n; i++) {
-        char text[128];
-        plan_args changed;
-        plan_report to;
-        ridge_error err = {0}, misfit = {0};
-        int status = change(a, a->what_if.items[i], text, &changed);
-        if (status != CLI_OK) return status;
-        if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return usage_error(&err);
-        if (a->json) {
-            if (i > 0) buf_putc(out, ',');
-            plan_print_change_json(out, a->what_if.items[i], &to);
-        } else {
-            plan_print_change(out, a->what_if.items[i], from, &to);
-        }
+    for (size_t i = 0; i < a->what_if.n && status == CLI_OK; i++) {
+        buf text = {0};
+        buf_printf(&text, "--%s", a->what_if.items[i]);
+        if (text.failed) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
+        if (a->json && i > 0) buf_putc(out, ',');
+        status = print_change(a, text.data, from, out);
+        buf_free(&text);
     }
     if (a->json && a->what_if.n > 0) buf_putc(out, ']');
-    return CLI_OK;
+    return status;
 }
 
 static int print_plan(const plan_args *a, buf *out) {

@@ -271,10 +271,15 @@ ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *er
                       p->bits * USABLE * r->memory_bytes / r->deployed_bytes);
 }
 
+/* Sequences: as many as any step may have where they have nothing in the cache. */
+static uint32_t most_that_fit(const plan_result *r) {
+    if (r->deployed_bytes > r->memory_bytes) return 0;
+    return r->sequence_bytes > 0 && r->users < PLAN_MAX_BATCH ? (uint32_t)r->users : PLAN_MAX_BATCH;
+}
+
 /* The most sequences that fit and keep their target; bisection: steps of more take longer. */
 static ridge_status find_slo_batch(plan *p, plan_result *r, ridge_error *err) {
-    uint32_t low = 0,
-             high = r->users > 0 && r->users < PLAN_MAX_BATCH ? (uint32_t)r->users : PLAN_MAX_BATCH;
+    uint32_t low = 0, high = most_that_fit(r);
     while (low < high) {
         uint32_t middle = low + (high - low + 1) / 2;
         plan_count c;

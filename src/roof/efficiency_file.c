@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mapfile.h"
 #include "base/mem.h"
@@ -216,7 +217,7 @@ ridge_status efficiency_find(efficiency_profile *out, const char *name, ridge_er
         buf_printf(&known, ", %s", b->name);
     }
     ridge_status status = RIDGE_OK;
-    if (strchr(name, '/') == NULL && strchr(name, '.') == NULL)
+    if (access(name, F_OK) != 0 && strchr(name, '/') == NULL && strchr(name, '.') == NULL)
         status =
             RIDGE_FAIL(err, RIDGE_ENOTFOUND, "no efficiency profile '%s': expected %s or a file",
                        name, known.failed ? "a name" : known.data);

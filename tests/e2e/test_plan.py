@@ -1,11 +1,12 @@
 """ridge plan: the numbers that people work out by hand, each from the issue, a data sheet or a paper."""
 import json
 import os
+import subprocess
 import xml.etree.ElementTree
 
 import pytest
 
-from conftest import model_path
+from conftest import ROOT, model_path
 
 
 def plan(ridge, model, gpu, *args):
@@ -147,6 +148,11 @@ def test_largest_batch_and_cost(ridge):
     """Textbook by hand: (15.01 GB + n * 4096 * 131072 B) / 3.35 TB/s <= 20 ms gives n = 96."""
     p = plan(ridge, "llama-3.1-8b", "h100", "--context", 4096, "--slo-tpot", 20, "--price-per-hour", 3.6, "--batch", 64)
     assert p["slo"]["largest_batch"] == int((20e-3 * 3.35e12 - 15.01e9) / (4096 * 131072 + 131072))
+    for args in (("--context", 4096), (), ("--batch", 8)):  # weights that don't fit leave room for none
+        p70 = plan(ridge, "llama-3.1-70b", "h100", "--slo-tpot", 1000, *args)
+        assert p70["slo"]["largest_batch"] == 0
+    full = plan(ridge, "llama-3.1-8b", "h100", "--context", 1000000, "--slo-tpot", 1000)
+    assert full["fit"]["users"] == full["slo"]["largest_batch"] == 0
     assert p["cost"]["per_million_output_tokens"] == near(1e6 * 0.001 * p["counted"]["decode"]["seconds"] / 64, 1e-9)
 
 
@@ -184,6 +190,14 @@ def test_what_if(ridge):
     assert [w["change"] for w in p["what_if"]] == ["gpu=h200", "batch=64"]
     assert p["what_if"][0]["decode"] == plan(ridge, "llama-3.1-8b", "h200")["decode"]
     assert p["what_if"][1]["decode"] == plan(ridge, "llama-3.1-8b", "h100", "--batch", 64)["decode"]
+
+
+def test_what_if_of_a_long_name(ridge, tmp_path):
+    folder = tmp_path / ("a" * 200)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    changed = plan(ridge, "llama-3.1-8b", "a10", "--what-if", f"model={folder}")["what_if"][0]
+    assert changed["change"] == f"model={folder}" and changed["model"]["parameters"] == 6738415616
 
 
 def test_explain(ridge):
@@ -305,7 +319,12 @@ def test_a_file_counts_its_own_types(ridge):
     (["--model", "llama-2-7b", "--gpu", "h101"], "GPU 'h101' is not known; known are a100-40gb"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--dtype", "q9"], "type 'q9' is not known; known are bf16"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--batch", "0"], "--batch: expected 1 to"),
-    (["--model", "llama-2-7b", "--gpu", "h100", "--bandwidth", "-1"], "--bandwidth: expected a number above 0"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--bandwidth", "-1"], "--bandwidth: expected 1e+06 to 1e+18, found -1"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--bandwidth", "0"], "--bandwidth: expected 1e+06 to 1e+18, found 0"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--bandwidth", "1e-320"], "--bandwidth: expected 1e+06"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--peak-flops", "0"], "--peak-flops: expected 1e+06"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--memory", "0"], "--memory: expected 1e+06"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--weight-bits", "0"], "--weight-bits: expected 0.1 to 64"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--kv-cache-dtype", "f17"], "--kv-cache-dtype: expected f16"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "speed=9"], "unknown option '--speed'"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=x"], "GPU 'x' is not known"),
@@ -314,6 +333,13 @@ def test_a_file_counts_its_own_types(ridge):
 ])
 def test_usage(ridge, args, says):
     assert says in ridge("plan", *args, status=2).stderr.decode()
+
+
+def test_a_profile_is_a_file_of_any_name(ridge, tmp_path):
+    (tmp_path / "measured").write_text((ROOT / "data" / "profiles" / "h100.json").read_text())
+    args = ("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--json", "--profile")
+    done = subprocess.run([ridge.path, *args, "measured"], cwd=tmp_path, capture_output=True, check=True)
+    assert json.loads(done.stdout) == ridge.json(*args, "h100")
 
 
 def test_lists(ridge):
