@@ -69,6 +69,7 @@ typedef struct {
 #define MODEL_MAX_HEAD_DIM 1024
 #define MODEL_MAX_CONTEXT (1u << 27)
 #define MODEL_MAX_EXPERTS 4096
+#define MODEL_MAX_EXPERT_ROWS (1u << 28) /* of all experts' matrices together */
 
 typedef struct {
     model_arch arch;

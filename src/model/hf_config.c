@@ -146,10 +146,21 @@ static void read_gemma3(reader *r, model_config *c) {
     read_windows(r, c, 4096, 6);
 }
 
+/* n experts of so many rows stand in one matrix. */
+static void check_rows(reader *r, const char *key, uint64_t n, uint64_t rows) {
+    char text[96];
+    if (n * rows <= MODEL_MAX_EXPERT_ROWS) return;
+    snprintf(text, sizeof text, "is %llu: of %llu rows each at most %llu", (unsigned long long)n,
+             (unsigned long long)rows, (unsigned long long)(MODEL_MAX_EXPERT_ROWS / rows));
+    fail(r, RIDGE_EFORMAT, key, text);
+}
+
 static void read_experts(reader *r, model_config *c, const char *n_experts, const char *n_ff) {
     c->moe.n_experts = u32(r, n_experts, 1, MODEL_MAX_EXPERTS);
     c->moe.top_k = u32(r, "num_experts_per_tok", 1, c->moe.n_experts);
     c->moe.n_ff = u32(r, n_ff, 1, MODEL_MAX_WIDTH);
+    check_rows(r, n_experts, c->moe.n_experts, c->moe.n_ff);
+    check_rows(r, n_experts, c->moe.n_experts, c->n_embd);
 }
 
 static void read_mixtral(reader *r, model_config *c) {
@@ -189,11 +200,15 @@ static void read_deepseek(reader *r, model_config *c) {
     c->latent.n_nope = u32(r, "qk_nope_head_dim", 1, MODEL_MAX_HEAD_DIM);
     c->latent.n_rope = u32(r, "qk_rope_head_dim", 2, MODEL_MAX_HEAD_DIM);
     c->latent.n_value = u32(r, "v_head_dim", 1, MODEL_MAX_HEAD_DIM);
+    if (c->latent.n_rope % 2 != 0)
+        fail(r, RIDGE_EFORMAT, "qk_rope_head_dim", "must be even: pairs of columns rotate");
     c->rope.n_rot = c->latent.n_rope;
     c->n_kv_heads = c->n_heads;
     if (find(r, "n_routed_experts") == NULL) return;
     read_experts(r, c, "n_routed_experts", "moe_intermediate_size");
-    c->moe.n_ff_shared = c->moe.n_ff * u32_or(r, "n_shared_experts", 0, MODEL_MAX_EXPERTS, 0);
+    uint32_t n_shared = u32_or(r, "n_shared_experts", 0, MODEL_MAX_EXPERTS, 0);
+    check_rows(r, "n_shared_experts", n_shared, c->moe.n_ff);
+    c->moe.n_ff_shared = n_shared * c->moe.n_ff;
     c->moe.n_dense_layers = u32_or(r, "first_k_dense_replace", 0, c->n_layers, 0);
     const char *method = json_string_value(find(r, "topk_method"));
     c->moe.router_bias = method != NULL && strcmp(method, "noaux_tc") == 0;
@@ -259,10 +274,15 @@ static void read_heads(reader *r, model_config *c) {
     if (r->status != RIDGE_OK) return;
     c->head_dim =
         u32_or(r, "head_dim", 2, MODEL_MAX_HEAD_DIM, gemma3 ? 256 : c->n_embd / c->n_heads);
+    bool implied = find(r, "head_dim") == NULL && !gemma3 && c->arch != ARCH_DEEPSEEK2;
+    if (implied && c->n_embd % c->n_heads != 0)
+        fail(r, RIDGE_EFORMAT, "hidden_size", "must be a multiple of num_attention_heads");
     if (c->n_heads % c->n_kv_heads != 0)
         fail(r, RIDGE_EFORMAT, "num_attention_heads", "must be a multiple of num_key_value_heads");
     if (c->head_dim < 2 || c->head_dim > MODEL_MAX_HEAD_DIM)
         fail(r, RIDGE_EFORMAT, "num_attention_heads", "leaves heads too small or too large");
+    if (c->head_dim % 2 != 0 && c->arch != ARCH_DEEPSEEK2)
+        fail(r, RIDGE_EFORMAT, "head_dim", "must be even: pairs of columns rotate");
 }
 
 static void read_shape(reader *r, model_config *c) {

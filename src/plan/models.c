@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/buf.h"
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "model/hf_config.h"
@@ -61,12 +62,21 @@ static bool ends_with(const char *s, const char *end) {
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
+/* Before what is wrong in it. */
+static void name_file(ridge_error *err, const char *path) {
+    buf text = {0};
+    if (err == NULL) return;
+    buf_printf(&text, "%s: %s", path, err->text);
+    if (!text.failed) snprintf(err->text, sizeof err->text, "%s", text.data);
+    buf_free(&text);
+}
+
 static ridge_status read_config(model_config *out, const char *path, ridge_error *err) {
     char *json;
     size_t size;
     RIDGE_TRY(file_read(&json, &size, path, HF_CONFIG_MAX_BYTES, err));
     ridge_status status = hf_config_read(out, json, size, err);
-    if (status != RIDGE_OK) error_where(err, path);
+    if (status != RIDGE_OK) name_file(err, path);
     mem_free(json);
     return status;
 }

@@ -302,7 +302,7 @@ def test_config_of_a_folder_or_file(ridge, tmp_path):
         assert plan(ridge, name, "a10")["model"]["parameters"] == 6738415616
     path.write_text(json.dumps({**CONFIG, "num_hidden_layers": -1}))
     done = ridge("plan", "--model", path, "--gpu", "a10", status=1)
-    assert "num_hidden_layers: is -1, must be between 1 and 1024" in done.stderr.decode()
+    assert f"{path}: num_hidden_layers: is -1, must be between 1 and 1024" in done.stderr.decode()
 
 
 def test_a_file_counts_its_own_types(ridge):

@@ -110,6 +110,10 @@ static void test_experts(void **state) {
     assert_true(c.moe.router_bias);
 }
 
+#define LATENT(n_rope)                                                                             \
+    "{\"model_type\": \"deepseek_v2\", " LLAMA ", \"kv_lora_rank\": 32, "                          \
+    "\"qk_nope_head_dim\": 8, \"v_head_dim\": 8, \"qk_rope_head_dim\": " #n_rope
+
 static void test_refusals(void **state) {
     (void)state;
     static const struct {
@@ -140,6 +144,18 @@ static void test_refusals(void **state) {
         {"{\"model_type\": \"mixtral\", " LLAMA
          ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5}",
          "num_experts_per_tok", "is 5, must be between 1 and 4", RIDGE_EFORMAT},
+        {"{\"model_type\": \"llama\", " LLAMA ", \"head_dim\": 15}", "head_dim", "must be even",
+         RIDGE_EFORMAT},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 9, \"num_hidden_layers\": 1, "
+         "\"intermediate_size\": 8, \"hidden_size\": 65, \"num_attention_heads\": 4}",
+         "hidden_size", "must be a multiple of num_attention_heads", RIDGE_EFORMAT},
+        {"{\"model_type\": \"qwen3_moe\", " LLAMA ", \"num_experts\": 4096, "
+         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 1048576}",
+         "num_experts", "is 4096: of 1048576 rows each at most 256", RIDGE_EFORMAT},
+        {LATENT(3) "}", "qk_rope_head_dim", "must be even", RIDGE_EFORMAT},
+        {LATENT(4) ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
+                   "\"moe_intermediate_size\": 1048576, \"n_shared_experts\": 4096}",
+         "n_shared_experts", "is 4096: of 1048576 rows each at most 256", RIDGE_EFORMAT},
         {"{\"model_type\": \"qwen3_moe\", " LLAMA ", \"decoder_sparse_step\": 2}",
          "decoder_sparse_step", "dense layers", RIDGE_EUNSUPPORTED},
         {"{\"model_type\": \"llama\", \"model_type\": \"llama\"}", "", "duplicate", RIDGE_EFORMAT},
