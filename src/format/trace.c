@@ -175,6 +175,11 @@ static int64_t days_of(int year, int month, int day) {
     return era * 146097 + in_era * 365 + in_era / 4 - in_era / 100 + in_year - 719468;
 }
 
+static bool is_day(int year, int month, int day) {
+    return month >= 1 && month <= 12 && day >= 1 &&
+           day <= days_of(year, month + 1, 1) - days_of(year, month, 1);
+}
+
 /* "2023-11-16 18:15:46.6805900", then nothing, "Z" or an offset that is 0. */
 static bool parse_time(int64_t *us, slice s) {
     const char *p = s.start, *end = s.start + s.len;
@@ -185,8 +190,7 @@ static bool parse_time(int64_t *us, slice s) {
         !take_digits(&p, end, 2, &minute) || !take(&p, end, ":") ||
         !take_digits(&p, end, 2, &second))
         return false;
-    if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60)
-        return false;
+    if (!is_day(year, month, day) || hour > 23 || minute > 59 || second > 60) return false;
     int64_t fraction = 0, unit = 100000;
     if (take(&p, end, "."))
         for (; take_digits(&p, end, 1, &digit); unit /= 10) fraction += unit * digit;
