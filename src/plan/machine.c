@@ -5,63 +5,81 @@
 #include "device/count/count.h"
 #include "engine/cache_size.h"
 
-#define ACTIVATION_BYTES 2
+#define MOST_BLOCKS (1u << 26) /* whose list takes 256 MB */
 
 struct machine {
     machine_params params;
     device *dev;
-    plan_model opened;
+    plan_model opened; /* what one rank has of it; the file is that of the whole */
     dev_kv_layout layout;
     dev_kv *kv;
     dev_compiled *program;
-    double weight_bytes;
-    uint32_t n_sums; /* of the program's: the ranks' parts are summed for each */
+    double weight_bytes;   /* of one rank */
+    double kv_token_bytes; /* of the whole model */
 };
 
 static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
     cache_size_groups(&m->layout, s, m->opened.model);
-    double all = p->memory_bytes * p->n_ranks, left = all - m->weight_bytes;
+    double left = p->memory_bytes - m->weight_bytes;
+    double weights_gb = m->weight_bytes * p->n_ranks / 1e9,
+           all_gb = p->memory_bytes * p->n_ranks / 1e9;
     if (left <= 0)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE, "%.1f GB of weights, but %.1f GB of memory",
-                          m->weight_bytes / 1e9, all / 1e9);
-    uint64_t n = cache_size_within(&m->layout, s, (uint64_t)left, INT32_MAX / 4);
+                          weights_gb, all_gb);
+    uint64_t n = cache_size_within(&m->layout, s, (uint64_t)left, MOST_BLOCKS);
     uint64_t holds = n * s->block_size, context = m->opened.model->config.n_context;
     if (s->max_model_len == 0) s->max_model_len = (uint32_t)(context < holds ? context : holds);
     if (holds < s->max_model_len || n == 0)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE,
                           "%.1f GB of weights leave %.1f of %.1f GB for the KV cache: %llu tokens, "
                           "fewer than a context of %u (--max-model-len)",
-                          m->weight_bytes / 1e9, left / 1e9, all / 1e9, (unsigned long long)holds,
+                          weights_gb, left * p->n_ranks / 1e9, all_gb, (unsigned long long)holds,
                           s->max_model_len);
     cache_size_set(&m->layout, s, n);
     return RIDGE_OK;
 }
 
-/* Each rank does its share of every operation: n ranks are as one that is n times as fast. */
-static efficiency_peaks times(efficiency_peaks p, uint32_t n) {
-    return (efficiency_peaks){p.flops_per_s * n, p.bytes_per_s * n, p.link_bytes_per_s};
+/* bits 0: of each matrix as its type has it. */
+static ridge_status open_device(machine *m, double bits, ridge_error *err) {
+    const machine_params *p = &m->params;
+    const count_params count = {
+        .profile = &p->profile, .linear = p->linear, .other = p->other, .weight_bits = bits};
+    return device_count_create(&m->dev, &count, err);
 }
 
-static ridge_status open_model(machine *m, ridge_error *err) {
+/* In place of the whole; weights from a file have the mean of its bits. */
+static ridge_status open_part(machine *m, double bits, ridge_error *err) {
+    const model_split split = {.n_tensor = m->params.n_ranks};
+    model_config part;
+    RIDGE_TRY(model_config_split(&part, &m->opened.model->config, &split, err));
+    plan_model_close(&m->opened);
+    m->dev->vtable->destroy(m->dev);
+    m->dev = NULL;
+    RIDGE_TRY(open_device(m, bits, err));
+    return model_open_shape(&m->opened.model, &part, m->dev, err);
+}
+
+static ridge_status open_model(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
-    count_params count = {.profile = &m->params.profile,
-                          .linear = times(p->linear, p->n_ranks),
-                          .other = times(p->other, p->n_ranks),
-                          .weight_bits = p->weight_bits};
-    RIDGE_TRY(device_count_create(&m->dev, &count, err));
+    RIDGE_TRY(open_device(m, p->weight_bits, err));
     RIDGE_TRY(plan_model_open(&m->opened, p->model, m->dev, err));
-    const dev_program *program = &m->opened.model->program;
-    for (size_t i = 0; i < program->head_start; i++) m->n_sums += program->ops[i].kind == DEV_ADD;
-    const model *opened = m->opened.model;
-    m->weight_bytes = p->weight_bits > 0 ? (double)opened->n_parameters * p->weight_bits / 8
-                                         : (double)opened->weight_bytes;
+    const model *whole = m->opened.model;
+    cache_size_groups(&m->layout, s, whole);
+    m->kv_token_bytes = (double)cache_size_token_bytes(&m->layout);
+    double bytes = p->weight_bits > 0 ? (double)whole->n_parameters * p->weight_bits / 8
+                                      : (double)whole->weight_bytes;
+    double each = bytes / (double)whole->n_parameters;
+    m->weight_bytes = bytes;
+    if (p->n_ranks == 1) return RIDGE_OK;
+    RIDGE_TRY(open_part(m, 8 * each, err));
+    m->weight_bytes = each * (double)m->opened.model->n_parameters;
     return RIDGE_OK;
 }
 
 static ridge_status prepare(machine *m, sched_params *s, ridge_error *err) {
-    RIDGE_TRY(open_model(m, err));
     m->layout.type = m->params.kv_type;
+    RIDGE_TRY(open_model(m, s, err));
     RIDGE_TRY(size_cache(m, s, err));
     const device_vtable *v = m->dev->vtable;
     RIDGE_TRY(v->kv_create(m->dev, &m->kv, &m->layout, err));
@@ -87,7 +105,7 @@ void machine_close(machine *m) {
     if (m == NULL) return;
     if (m->program != NULL) m->dev->vtable->compiled_free(m->dev, m->program);
     if (m->kv != NULL) m->dev->vtable->kv_free(m->dev, m->kv);
-    model_close(m->opened.model);
+    plan_model_close(&m->opened);
     if (m->dev != NULL) m->dev->vtable->destroy(m->dev);
     mem_free(m);
 }
@@ -100,19 +118,11 @@ uint64_t machine_kv_tokens(const machine *m) {
 }
 
 double machine_kv_token_bytes(const machine *m) {
-    return (double)cache_size_token_bytes(&m->layout);
+    return m->kv_token_bytes;
 }
 
 double machine_weight_bytes(const machine *m) {
-    return m->weight_bytes;
-}
-
-static double all_reduce_seconds(const machine *m, uint32_t n_tokens) {
-    const model_config *c = &m->opened.model->config;
-    efficiency_op op = {.kind = EFFICIENCY_ALL_REDUCE,
-                        .bytes = (double)n_tokens * c->n_embd * ACTIVATION_BYTES,
-                        .n_ranks = (int)m->params.n_ranks};
-    return efficiency_seconds(&m->params.profile, &m->params.other, &op);
+    return m->weight_bytes * m->params.n_ranks;
 }
 
 ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
@@ -124,8 +134,9 @@ ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_want
     if (n_wanted > 0) RIDGE_TRY(v->head(m->dev, m->program, NULL, n_wanted, NULL, err));
     v->account(m->dev, &out->account);
     device_count_bounds(m->dev, out->bounds_s);
-    double link_s = m->n_sums * all_reduce_seconds(m, batch->n_tokens);
-    out->bounds_s[ROOF_LINK] += link_s;
-    out->seconds = out->account.seconds + link_s;
+    out->seconds = out->account.seconds;
+    out->account.flops *= m->params.n_ranks;
+    out->account.weight_bytes *= m->params.n_ranks;
+    out->account.kv_bytes *= m->params.n_ranks;
     return RIDGE_OK;
 }

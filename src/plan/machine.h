@@ -1,11 +1,9 @@
 /* plan/machine: a model on the GPUs of one replica: how many blocks its cache has, and how long its
  * steps take: the model's own program on the count device (device/count/count.h).
  *
- * Tensor parallel as in Megatron (Shoeybi et al., 2019): every rank has its part of each matrix,
- * of the heads and of the cache, and before each of a layer's two residual sums the ranks' parts
- * are summed by a ring all-reduce: 2 (n - 1) / n of the activations go over each rank's link.
- * n ranks are reckoned as one that is n times as fast: that a part of a matrix reaches less of a
- * peak than the whole is not in it.
+ * Tensor parallel as model/split.c has it: a step is that of one rank with its part of each matrix,
+ * of the heads and of the cache, and with what the ranks tell each other; all ranks are alike. With
+ * more ranks than KV heads, or with latents, several keep the same keys and values.
  */
 #ifndef RIDGE_PLAN_MACHINE_H
 #define RIDGE_PLAN_MACHINE_H
@@ -30,7 +28,8 @@ typedef struct {
 
 /* Sets of `s` what the memory and the model decide: groups, windows and blocks. The rest of it is
  * given, and max_model_len 0 becomes the model's context, or as much of it as the cache holds.
- * RIDGE_ETOOLARGE: the model, or a sequence of max_model_len tokens, does not fit. */
+ * RIDGE_ETOOLARGE: the model, or a sequence of max_model_len tokens, does not fit; RIDGE_EINVAL: it
+ * cannot be divided among so many ranks. */
 ridge_status machine_open(machine **out, const machine_params *p, sched_params *s,
                           ridge_error *err) RIDGE_CHECKED;
 void machine_close(machine *m);               /* NULL allowed */
