@@ -10,7 +10,6 @@
 
 #define USAGE "sim --model MODEL --gpu NAME [--trace FILE | --rate R] [OPTION ...]"
 
-#define NOT_GIVEN UINT64_MAX
 #define MOST_REPLICAS 1024
 
 /* ---- from flags to an experiment ---- */
@@ -52,7 +51,7 @@ static ridge_status set_traffic(const sim_args *a, traffic_params *t, ridge_erro
     if (rate) RIDGE_TRY(real(&t->rate, "rate", a->rate, 1e-6, 1e9, err));
     RIDGE_TRY(real(&t->trace_speed, "trace-speed", t->trace_speed, 1e-6, 1e9, err));
     if (a->n_requests == 0) return RIDGE_FAIL(err, RIDGE_EINVAL, "--num-prompts: at least 1");
-    if (a->n_requests != NOT_GIVEN)
+    if (a->n_requests != SIM_NOT_GIVEN)
         t->n_requests = (size_t)a->n_requests;
     else if (t->trace != NULL)
         t->n_requests = 0;
@@ -97,6 +96,17 @@ static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *e
                       a->disaggregate);
 }
 
+/* In place of a GPU's own, as far as they are given. */
+static ridge_status check_figures(const sim_args *a, ridge_error *err) {
+    double unused;
+    if (!isnan(a->peak_flops))
+        RIDGE_TRY(real(&unused, "peak-flops", a->peak_flops, 1e6, 1e21, err));
+    if (!isnan(a->bandwidth)) RIDGE_TRY(real(&unused, "bandwidth", a->bandwidth, 1e6, 1e18, err));
+    if (a->memory != SIM_NOT_GIVEN)
+        RIDGE_TRY(real(&unused, "memory", (double)a->memory, 1e6, 1e18, err));
+    return RIDGE_OK;
+}
+
 static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *err) {
     e->model = a->model;
     RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
@@ -104,8 +114,11 @@ static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *e
         e->file_weights = true;
     else
         RIDGE_TRY(plan_dtype_find(&e->dtype, a->dtype, err));
-    if (a->weight_bits != 0)
+    if (!isnan(a->weight_bits)) {
+        e->file_weights = false;
         RIDGE_TRY(real(&e->dtype.bits, "weight-bits", a->weight_bits, 0.1, 64, err));
+    }
+    RIDGE_TRY(check_figures(a, err));
     bool cheapest = a->find != NULL && strcmp(a->find, "cheapest") == 0;
     if (!cheapest) RIDGE_TRY(sim_set_gpu(a, e, a->gpu, strlen(a->gpu), err));
     RIDGE_TRY(real(&e->memory_share, "gpu-memory-utilization", a->memory_share, 0.01, 1, err));
@@ -142,6 +155,12 @@ static ridge_status run(sim_args *a, ridge_error *err) {
     RIDGE_TRY(set_experiment(a, err));
     if (a->compare != NULL && a->find != NULL)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--compare and --find exclude each other");
+    const char *file = a->e.traffic.trace;
+    bool again = a->compare != NULL || a->find != NULL;
+    if (again && file != NULL && strcmp(file, "-") == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--trace -: --compare and --find read it several times, so it must be a "
+                          "file");
     if (a->compare != NULL) return sim_compare(a, err);
     if (a->find == NULL) return sim_once(a, err);
     RIDGE_TRY(real(&a->goodput_target, "goodput-target", a->goodput_target, 0.001, 1, err));
@@ -161,10 +180,14 @@ int cmd_sim(int argc, char **argv) {
                   .router = "least-loaded",
                   .scheduler = "continuous",
                   .rate = NAN,
+                  .peak_flops = NAN,
+                  .bandwidth = NAN,
+                  .weight_bits = NAN,
+                  .memory = SIM_NOT_GIVEN,
                   .link_gbps = 400,
                   .goodput_target = 0.99,
                   .n_ranks = 1,
-                  .n_requests = NOT_GIVEN,
+                  .n_requests = SIM_NOT_GIVEN,
                   .n_prefixes = 1,
                   .replicas = 1,
                   .prefix_caching = true};

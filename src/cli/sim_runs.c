@@ -19,7 +19,7 @@ static double number(const char *text) {
     return end > text && (*end == '\0' || *end == ',') && x >= 0 && x < 1e9 ? x : NAN;
 }
 
-/* Of the GPU and hour; 0: none is given, NAN: it cannot be read. */
+/* Of the GPU and hour; 0: none is given, NAN: it cannot be read, or not of this GPU. */
 static double price_of(const sim_args *a, const experiment *e) {
     size_t n = strlen(e->gpu.name);
     if (a->prices == NULL) return 0;
@@ -27,7 +27,7 @@ static double price_of(const sim_args *a, const experiment *e) {
     for (const char *s = a->prices;; s++) {
         if (strncmp(s, e->gpu.name, n) == 0 && s[n] == '=') return number(s + n + 1);
         s = strchr(s, ',');
-        if (s == NULL) return 0;
+        if (s == NULL) return NAN;
     }
 }
 
@@ -36,13 +36,14 @@ ridge_status sim_set_gpu(const sim_args *a, experiment *e, const char *name, siz
     char one[64];
     snprintf(one, sizeof one, "%.*s", (int)n, name);
     RIDGE_TRY(hardware_find(&e->gpu, one, err));
-    if (a->peak_flops > 0) e->gpu.peaks[PEAK_16] = e->gpu.peaks[e->dtype.peak] = a->peak_flops;
-    if (a->bandwidth > 0) e->gpu.bytes_per_s = a->bandwidth;
-    if (a->memory > 0) e->gpu.memory_bytes = (double)a->memory;
+    if (!isnan(a->peak_flops)) e->gpu.peaks[PEAK_16] = e->gpu.peaks[e->dtype.peak] = a->peak_flops;
+    if (!isnan(a->bandwidth)) e->gpu.bytes_per_s = a->bandwidth;
+    if (a->memory != SIM_NOT_GIVEN) e->gpu.memory_bytes = (double)a->memory;
     if (!isnan(price_of(a, e))) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL,
-                      "--price-per-hour: expected a number, or GPU=NUMBER,..., found '%s'",
-                      a->prices);
+                      "--price-per-hour: expected a number, or GPU=NUMBER,... with one for %s, "
+                      "found '%s'",
+                      e->gpu.name, a->prices);
 }
 
 static void json_head(buf *b, const sim_args *a) {
@@ -183,8 +184,8 @@ static ridge_status try_machine(search *s, experiment *e, ridge_error *err) {
     uint32_t n = 0;
     ridge_status status =
         experiment_fewest_replicas(&n, &r, e, s->args->goodput_target, MOST_REPLICAS, &why);
-    if (status == RIDGE_ETOOLARGE) {
-        note_candidate(s, e, "does not fit", INFINITY);
+    if (status == RIDGE_ETOOLARGE || status == RIDGE_EINVAL) {
+        note_candidate(s, e, status == RIDGE_EINVAL ? why.text : "does not fit", INFINITY);
         return RIDGE_OK;
     }
     if (status != RIDGE_OK) {

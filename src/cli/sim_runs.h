@@ -5,12 +5,15 @@
 
 #include "plan/experiment.h"
 
+#define SIM_NOT_GIVEN UINT64_MAX
+
 /* The flags as they are given, and what becomes of them. */
 typedef struct {
     experiment e;
     const char *model, *gpu, *input, *output, *kv_cache_dtype, *router, *scheduler, *disaggregate,
         *compare, *find, *prices, *dtype, *profile;
-    double rate, peak_flops, bandwidth, weight_bits, memory_share, link_gbps, link_latency_us;
+    double rate, peak_flops, bandwidth, weight_bits; /* NAN: not given */
+    double memory_share, link_gbps, link_latency_us;
     double slo_ttft_ms, slo_tpot_ms, goodput_target, acceptance;
     uint64_t n_ranks, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
         n_requests, max_input, max_output, prefix_tokens, n_prefixes, replicas, n_drafts, seed;

@@ -41,6 +41,39 @@ def test_one_request_takes_what_the_roofline_says(sim):
     assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"]) / 131072, abs=16)
 
 
+@pytest.mark.parametrize("model, args", [
+    ("llama-3.1-8b", ()), ("gemma-3-4b", ()), ("mixtral-8x7b", ()), ("deepseek-v2-lite", ()),
+    ("llama-3.1-8b", ("--tensor-parallel-size", 4)), ("llama-3.1-8b", ("--tensor-parallel-size", 16)),
+    ("mixtral-8x7b", ("--tensor-parallel-size", 2, "--profile", "h100")),
+    ("deepseek-v2-lite", ("--tensor-parallel-size", 8, "--dtype", "fp8")),
+])
+def test_one_request_takes_what_the_plan_says(ridge, model, args):
+    """A prompt in one step, and three steps after it, at contexts from the prompt's on."""
+    args = ("--model", model, "--gpu", "h200", *args, "--json")
+    r = ridge.json("sim", *args, "--num-prompts", 1, "--input-len", 1000, "--output-len", 4)
+    p = [ridge.json("plan", *args, "--prompt", 1000, "--context", 1001 + i) for i in range(3)]
+    assert r["ttft_ms"]["p50"] == pytest.approx(1e3 * p[0]["latency"]["ttft_seconds"], rel=1e-9)
+    decode = sum(x["latency"]["tpot_seconds"] for x in p) / 3
+    assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * decode, rel=1e-9)
+
+
+def test_twice_the_bandwidth_halves_a_memory_bound_step(sim):
+    args = ("--num-prompts", 1, "--input-len", 100, "--output-len", 50)
+    one, two = (sim(*args, "--bandwidth", b)["tpot_ms"]["p50"] for b in (1e12, 2e12))
+    assert one == pytest.approx(2 * two, rel=1e-9)
+
+
+@pytest.mark.parametrize("model, ranks, rank_token, token", [
+    ("llama-3.1-8b", 4, 131072 // 4, 131072), ("llama-3.1-8b", 16, 131072 // 8, 131072),  # 8 KV heads
+    ("deepseek-v2-lite", 8, 27 * 576 * 2, 27 * 576 * 2),
+])
+def test_ranks_that_keep_the_same_keys(sim, model, ranks, rank_token, token):
+    """More ranks than KV heads, and latents: each rank has a copy, so that more of them hold no more tokens."""
+    r = sim("--model", model, "--tensor-parallel-size", ranks, "--num-prompts", 1)
+    assert r["kv"]["bytes_per_token"] == token
+    assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"] / ranks) / rank_token, abs=17)
+
+
 def test_the_same_seed_is_the_same_document(ridge):
     args = (*BASE, "--rate", 30, "--num-prompts", 200, "--output-len", "exp:100", "--num-speculative-tokens", 3,
             "--acceptance", 0.6, "--json")
@@ -120,6 +153,15 @@ def test_max_rate(sim):
     (("--max-num-seqs", "0"), "--max-num-seqs"),
     (("--input-len", "1000000"), "request 0: 1000000 tokens of prompt"),
     (("--trace", "/nonexistent"), "/nonexistent"),
+    (("--trace", "-", "--compare", "static,continuous"), "several times"),
+    (("--tensor-parallel-size", "3"), "32 heads cannot be divided among 3 ranks"),
+    (("--compare", "tp=3"), "32 heads cannot be divided among 3 ranks"),
+    (("--bandwidth", "-1"), "--bandwidth: expected 1e+06 to 1e+18, found -1"),
+    (("--bandwidth", "1e-320"), "--bandwidth: expected 1e+06"),
+    (("--peak-flops", "0"), "--peak-flops: expected 1e+06"),
+    (("--memory", "0"), "--memory: expected 1e+06"),
+    (("--weight-bits", "0"), "--weight-bits: expected 0.1 to 64"),
+    (("--price-per-hour", "h200=3"), "with one for h100, found 'h200=3'"),
 ])
 def test_what_is_refused(ridge, args, said):
     done = ridge(*BASE, *args, status=None)

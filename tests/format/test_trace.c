@@ -121,6 +121,8 @@ static void test_what_is_wrong_is_said_with_its_line(void **state) {
         {"TIMESTAMP,ContextTokens\n", "t.txt:1: expected JSON lines, or CSV"},
         {CSV "2024-01-01 00:00:00,1\n", "t.txt:2: 2 columns, expected at least 3"},
         {CSV "2024-13-01 00:00:00,1,1\n", "t.txt:2: TIMESTAMP"},
+        {CSV "2023-02-29 00:00:00,1,1\n", "t.txt:2: TIMESTAMP"},
+        {CSV "2024-04-31 00:00:00,1,1\n", "t.txt:2: TIMESTAMP"},
         {CSV "2024-01-01 00:00:00x,1,1\n", "found '2024-01-01 00:00:00x'"},
         {CSV "2024-01-01 00:00:00+02:00,1,1\n", "TIMESTAMP"},
         {CSV "2024-01-01 00:00:00,-1,1\n", "ContextTokens: expected 0 to 16777216, found '-1'"},
