@@ -298,6 +298,7 @@ static ridge_status add_file(measured *m, const char *name, ridge_error *err) {
 ridge_status measured_parse(measured *m, const char *name, const char *text, size_t size,
                             ridge_error *err) {
     const char *end = text + size;
+    if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3; /* a byte-order mark */
     header h = {0};
     size_t n_before = m->n;
     RIDGE_TRY(add_file(m, name, err));

@@ -84,9 +84,11 @@ static void times_not_taken_are_left_out(void **state) {
     (void)state;
     measured m = {0};
     ridge_error err = {0};
-    assert_int_equal(
-        parse(&m, MLP "0.5,,32,8,4096,14336,1,100,2\r\n\n0.5,0,32,8,4096,14336,0,1,1", &err),
-        RIDGE_OK);
+    assert_int_equal(parse(&m,
+                           "\xEF\xBB\xBF" MLP
+                           "0.5,,32,8,4096,14336,1,100,2\r\n\n0.5,0,32,8,4096,14336,0,1,1",
+                           &err),
+                     RIDGE_OK);
     assert_int_equal(m.n, 2);
     assert_true(m.samples[0].ops[0].n == 14336 && m.samples[1].ops[0].n == 14336);
     measured_free(&m);
