@@ -62,19 +62,28 @@ static void explain_model(workings *w, const plan_report *r) {
 
 static void explain_cache(workings *w, const plan_report *r) {
     const model_config *c = &r->result.config;
-    double bytes = (double)dev_kv_entry_bytes(r->params.kv_type, 32) / 32;
+    double bytes = (double)dev_kv_entry_bytes(r->params.kv_type, 32) / 32, values;
     working *line;
     if (c->latent.rank > 0) {
         line = add(w, "cache per token", "layers x (latent + rotating key) x bytes of a value");
-        WORKING(line, "%u x (%u + %u) x %.4g", c->n_layers, c->latent.rank, c->latent.n_rope,
+        WORKING(line, "%u x (%u + %u) x %.6g", c->n_layers, c->latent.rank, c->latent.n_rope,
                 bytes);
+        values = c->latent.rank + c->latent.n_rope;
     } else {
         line = add(w, "cache per token", "2 (K and V) x layers x KV heads x head size x bytes");
-        WORKING(line, "2 x %u x %u x %u x %.4g", c->n_layers, c->n_kv_heads, c->head_dim, bytes);
+        WORKING(line, "2 x %u x %u x %u x %.6g", c->n_layers, c->n_kv_heads, c->head_dim, bytes);
+        values = 2.0 * c->n_kv_heads * c->head_dim;
+    }
+    double copies = r->result.kv_bytes_per_token / (c->n_layers * values * bytes);
+    bool shared = copies > 1.5; /* heads, or the latent, between ranks */
+    if (shared) {
+        size_t used = strlen(line->working);
+        snprintf(line->working + used, sizeof line->working - used, " x %.0f", copies);
     }
     VALUE(line, "%.0f bytes", r->result.kv_bytes_per_token);
-    SOURCE(line, "cache: %s%s", dev_kv_type_name(r->params.kv_type),
-           c->window > 0 ? "; layers with a window keep no more than it" : "");
+    SOURCE(line, "cache: %s%s%s", dev_kv_type_name(r->params.kv_type),
+           c->window > 0 ? "; layers with a window keep no more than it" : "",
+           shared ? "; as many GPUs have a copy of each as the last factor says" : "");
     line = add(w, "tokens that fit", "(memory - weights) / cache per token");
     WORKING(line, "(%.4g GB - %.4g GB) / %.0f", r->result.memory_bytes / 1e9,
             r->result.deployed_bytes / 1e9, r->result.kv_bytes_per_token);
@@ -102,12 +111,15 @@ static void explain_phase(workings *w, const plan_report *r, const plan_phase *f
     line = add(w, prompt ? "prompt, memory" : "step, memory",
                prompt ? "weights read / bandwidth of the GPUs"
                       : "(weights read + sequences x context x cache per token) / bandwidth");
+    double all = f->weight_bytes + f->kv_bytes;
     if (prompt)
         WORKING(line, "%.4g GB", f->weight_bytes / 1e9);
+    else if (x->sequence_bytes < r->params.context * x->kv_bytes_per_token)
+        WORKING(line, "%.4g GB + %.0f x %.4g GB (within windows) = %.4g GB", f->weight_bytes / 1e9,
+                f->n_rows, x->sequence_bytes / 1e9, all / 1e9);
     else
-        WORKING(line, "%.4g GB + %u x %u x %.0f B = %.4g GB", f->weight_bytes / 1e9,
-                r->params.batch, r->params.context, x->kv_bytes_per_token,
-                (f->weight_bytes + f->kv_bytes) / 1e9);
+        WORKING(line, "%.4g GB + %.0f x %u x %.0f B = %.4g GB", f->weight_bytes / 1e9, f->n_rows,
+                r->params.context, x->kv_bytes_per_token, all / 1e9);
     VALUE(line, "%.4g ms", f->memory_s * 1e3);
     line = add(w, prompt ? "prompt, time" : "step, time", "the slower of arithmetic and memory");
     WORKING(line, "max(%.4g ms, %.4g ms)", f->compute_s * 1e3, f->memory_s * 1e3);

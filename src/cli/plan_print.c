@@ -169,7 +169,7 @@ static const char *seconds_text(char out[32], double s) {
 
 static void phase_row(buf *b, const char *name, const plan_phase *f, double n_tokens) {
     char t[5][32];
-    buf_printf(b, "  %-9s %12s %12s %12s %10s %9.3g  %-7s %12.1f\n", name,
+    buf_printf(b, "  %-9s %12s %12s %12s %10s %9.4g  %-7s %12.1f\n", name,
                amount(t[0], f->flops, "FLOP"), amount(t[1], f->weight_bytes, "B"),
                amount(t[2], f->kv_bytes, "B"), seconds_text(t[3], f->seconds),
                f->flops / (f->weight_bytes + f->kv_bytes), bound_name(f->bound),

@@ -1,6 +1,7 @@
 """ridge plan: the numbers that people work out by hand, each from the issue, a data sheet or a paper."""
 import json
 import os
+import re
 import subprocess
 import xml.etree.ElementTree
 
@@ -236,6 +237,35 @@ def test_plot(ridge, tmp_path):
         assert len(heights) == 13 and heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
     done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--plot", tmp_path / "no" / "x.svg", status=1)
     assert "cannot write" in done.stderr.decode()
+
+
+UNITS = {"GB": "e9", "B": "", "TFLOP": "e12", "TFLOP/s": "e12", "TB/s": "e12", "ms": ""}
+
+
+def work_out(text):
+    """What a working says, as a calculator has it."""
+    text = re.sub(r"(?<=\d) (TFLOP/s|TFLOP|TB/s|GB|ms|B)\b", lambda m: UNITS[m[1]], text)
+    return eval(text.replace(" x ", " * ").replace("(within windows)", ""))
+
+
+@pytest.mark.parametrize("args", [
+    ("llama-3.1-8b", "h100", "--batch", 64, "--context", 4096, "--price-per-hour", 3),
+    ("llama-3.1-8b", "h100", "--context", 100, "--kv-cache-dtype", "q8_0"),
+    ("gemma-3-4b", "h100", "--context", 100000, "--batch", 2),
+    ("llama-3.1-8b", "h100", "--context", 1000, "--tensor-parallel-size", 16),
+    ("llama-3.1-8b", "h100", "--context", 1000, "--pipeline-parallel-size", 4, "--batch", 8),
+    ("deepseek-v3", "h800", "--dtype", "fp8", "--context", 1000, "--tensor-parallel-size", 8,
+     "--expert-parallel-size", 4, "--batch", 9),
+])
+def test_workings_come_to_their_values(ridge, args):
+    lines = {x["name"]: x for x in plan(ridge, args[0], args[1], *args[2:], "--explain")["explain"]}
+    scale = {"GB": 1e9}
+    for name in ("weights", "cache per token", "tokens that fit", "ridge point", "prompt, time", "step, time"):
+        value, *unit = lines[name]["value"].split()
+        assert work_out(lines[name]["working"]) == near(float(value) * scale.get(unit[0] if unit else "", 1)), name
+    for name in ("prompt, arithmetic", "step, arithmetic", "step, memory"):
+        left, right = lines[name]["working"].split(" = ")
+        assert work_out(left) == near(work_out(right)), name
 
 
 def boxes(svg):
