@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -253,21 +254,35 @@ ridge_status plan_prefill(plan *p, uint32_t n_tokens, plan_count *out, ridge_err
 
 #define USABLE 0.9 /* of the memory: as vLLM leaves it by default (--gpu-memory-utilization) */
 
+/* The fewest GPUs, at least n, that the layers can be divided among; as an option, or nothing. */
+static void name_ranks(const plan *p, double n, char out[48]) {
+    model_config part;
+    model_split split = {.n_tensor = n < MODEL_MAX_RANKS ? (uint32_t)n : MODEL_MAX_RANKS};
+    out[0] = '\0';
+    while (split.n_tensor < MODEL_MAX_RANKS &&
+           model_config_split(&part, &p->config, &split, NULL) != RIDGE_OK)
+        split.n_tensor++;
+    if (split.n_tensor < MODEL_MAX_RANKS)
+        snprintf(out, 48, "; --tensor-parallel-size %u", split.n_tensor);
+}
+
 ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *err) {
     double cache = p->params.batch * r->sequence_bytes, needed = r->deployed_bytes + cache;
     const char *gpu = p->params.gpu.title;
     if (needed <= r->memory_bytes) return RIDGE_OK;
     double n_gpus = ceil(needed / (USABLE * p->params.gpu.memory_bytes));
+    char ranks[48];
     if (r->deployed_bytes < r->memory_bytes)
         return RIDGE_FAIL(err, RIDGE_EFULL,
                           "%u sequences of %u tokens take %.1f GB beside weights of %.1f GB, %.1f "
                           "GB are there; %.0f such sequences fit, or these on %.0f GPUs (%s)",
                           p->params.batch, p->params.context, cache / 1e9, r->deployed_bytes / 1e9,
                           r->memory_bytes / 1e9, r->users, n_gpus, gpu);
+    name_ranks(p, n_gpus, ranks);
     return RIDGE_FAIL(err, RIDGE_EFULL,
-                      "the weights take %.1f GB, %.1f GB are there; they fit on %.0f GPUs (%s; "
-                      "--tensor-parallel-size), or here at %.1f bits a weight or fewer",
-                      r->deployed_bytes / 1e9, r->memory_bytes / 1e9, n_gpus, gpu,
+                      "the weights take %.1f GB, %.1f GB are there; they fit on %.0f GPUs (%s%s), "
+                      "or here at %.1f bits a weight or fewer",
+                      r->deployed_bytes / 1e9, r->memory_bytes / 1e9, n_gpus, gpu, ranks,
                       p->bits * USABLE * r->memory_bytes / r->deployed_bytes);
 }
 

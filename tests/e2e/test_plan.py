@@ -313,8 +313,9 @@ def test_a_plot_of_any_name(ridge, tmp_path):
 
 def test_what_does_not_fit(ridge):
     done = ridge("plan", "--model", "llama-3.1-405b", "--gpu", "h100", status=1)
-    for part in ("811.7 GB", "80.0 GB", "12 GPUs"):
+    for part in ("811.7 GB", "80.0 GB", "12 GPUs", "--tensor-parallel-size 16"):  # 128 heads on 12 do not go
         assert part in done.stderr.decode()
+    assert plan(ridge, "llama-3.1-405b", "h100", "--tensor-parallel-size", 16)["fit"]["fits"]
     p = plan(ridge, "llama-3.1-405b", "h100")
     assert p["fit"]["fits"] is False and p["fit"]["kv_tokens"] == 0
     done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--batch", 200, "--context", 4096, status=1)
