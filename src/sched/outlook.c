@@ -17,20 +17,17 @@ sched_cache_use sched_get_cache_use(const scheduler *s) {
     return s->use;
 }
 
-/* Of the blocks that q holds, and the tokens that are in them after the step. */
+/* Of the blocks that q holds, and the tokens that are in them after the step. A static batch's
+ * full groups are held for the longest context there is. */
 static void add_use(scheduler *s, const sequence *q) {
     uint32_t size = s->params.block_size, n = q->n_computed + q->n_scheduled - q->n_draft;
     for (uint32_t g = 0; g < s->params.n_groups; g++) {
         const kv_table *t = &q->kv.tables[g];
         uint32_t given_back = t->first * size;
-        s->use.reserved += (uint64_t)(t->n_blocks - t->first) * size;
-        s->use.used += n > given_back ? n - given_back : 0;
+        bool whole = s->params.static_batches && s->params.window[g] == 0;
+        s->use.reserved += whole ? static_room(s) : (t->n_blocks - t->first) * size;
+        if (!q->padding && n > given_back) s->use.used += n - given_back;
     }
-}
-
-static void add_static_use(scheduler *s, const sequence *q) {
-    s->use.reserved += (uint64_t)static_room(s) * s->params.n_groups;
-    if (!q->padding) s->use.used += (uint64_t)(q->n_computed + q->n_scheduled) * s->params.n_groups;
 }
 
 void outlook_weigh(scheduler *s) {
@@ -42,8 +39,7 @@ void outlook_weigh(scheduler *s) {
         pace_add(&s->work, &s->cost.shape, q);
         s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
     }
-    for (const sequence *q = s->running.first; q != NULL; q = q->next)
-        s->params.static_batches ? add_static_use(s, q) : add_use(s, q);
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_use(s, q);
 }
 
 void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {

@@ -15,7 +15,7 @@ uint32_t static_room(const scheduler *s) {
 }
 
 static void admit_batch(scheduler *s) {
-    uint32_t most = kv_cache_capacity(s->cache) * s->params.block_size / static_room(s);
+    uint64_t most = (uint64_t)kv_cache_capacity(s->cache) * s->params.block_size / static_room(s);
     if (most > s->params.max_num_seqs) most = s->params.max_num_seqs;
     while (s->waiting.n > 0 && (s->running.n < most || s->running.n == 0)) {
         sequence *q = s->waiting.first;

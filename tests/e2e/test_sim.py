@@ -74,6 +74,12 @@ def test_ranks_that_keep_the_same_keys(sim, model, ranks, rank_token, token):
     assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"] / ranks) / rank_token, abs=17)
 
 
+def test_a_static_batch_holds_no_more_than_there_is(sim):
+    """Of layers with a window, too, whose pools are small."""
+    r = sim("--model", "gpt-oss-20b", "--scheduler", "static", "--num-prompts", 50)
+    assert 0.5 < r["kv"]["held"] <= 1
+
+
 def test_the_same_seed_is_the_same_document(ridge):
     args = (*BASE, "--rate", 30, "--num-prompts", 200, "--output-len", "exp:100", "--num-speculative-tokens", 3,
             "--acceptance", 0.6, "--json")

@@ -17,13 +17,15 @@ typedef struct {
     buf trace;
 } world;
 
-static world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks) {
+/* window: of the second group; 0: it is full, too. */
+static world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, uint32_t window) {
     world *w = calloc(1, sizeof *w);
     sched_params p = {.max_num_seqs = seqs,
                       .max_num_batched_tokens = budget,
                       .block_size = BLOCK,
                       .n_groups = 2,
                       .n_blocks = {n_blocks, n_blocks},
+                      .window = {0, window},
                       .static_batches = true,
                       .max_model_len = MODEL_LEN};
     assert_int_equal(sched_create(&w->s, &p, NULL), RIDGE_OK);
@@ -90,7 +92,7 @@ static void expect(world *w, const char *trace) {
  * did not fit, waits for all. Two groups: what is reserved is 2 * 32 tokens for each. */
 static void test_a_batch(void **state) {
     (void)state;
-    world *w = world_make(3, 100, 100);
+    world *w = world_make(3, 100, 100, 0);
     arrive(w, 3, 4, 0);
     arrive(w, 5, 1, 0);
     arrive(w, 2, 2, 0);
@@ -107,7 +109,7 @@ static void test_a_batch(void **state) {
 /* Prompts first, all of them, in chunks; nobody decodes meanwhile. */
 static void test_prompts_first(void **state) {
     (void)state;
-    world *w = world_make(3, 4, 100);
+    world *w = world_make(3, 4, 100, 0);
     arrive(w, 3, 2, 0);
     arrive(w, 6, 2, 0);
     expect(w, "a:0+3 b:0+1 8/128\n"
@@ -119,7 +121,7 @@ static void test_prompts_first(void **state) {
 /* Who is done must not take what the others need to come to their ends. */
 static void test_a_budget_of_one(void **state) {
     (void)state;
-    world *w = world_make(2, 1, 100);
+    world *w = world_make(2, 1, 100, 0);
     arrive(w, 1, 1, 0);
     arrive(w, 1, 3, 0);
     expect(w, "a:0+1 2/128 a.\n"
@@ -131,10 +133,10 @@ static void test_a_budget_of_one(void **state) {
 /* The cache holds two of the longest, so no more come in, short as they are; and one at least. */
 static void test_the_cache_bounds_the_batch(void **state) {
     (void)state;
-    world *w = world_make(8, 100, 23);
+    world *w = world_make(8, 100, 23, 0);
     for (int i = 0; i < 3; i++) arrive(w, 1, 1, 0);
     expect(w, "a:0+1 b:0+1 4/128 a. b.\nc:0+1 2/64 c.\n");
-    w = world_make(8, 100, 7);
+    w = world_make(8, 100, 7, 0);
     for (int i = 0; i < 2; i++) arrive(w, 27, 1, 0);
     expect(w, "a:0+27 54/64 a.\nb:0+27 54/64 b.\n");
 }
@@ -142,7 +144,7 @@ static void test_the_cache_bounds_the_batch(void **state) {
 /* Whoever leaves at once, leaves at once; and the batch ends with its last. */
 static void test_cancelling(void **state) {
     (void)state;
-    world *w = world_make(2, 100, 100);
+    world *w = world_make(2, 100, 100, 0);
     arrive(w, 2, 9, 0);
     arrive(w, 2, 1, 0);
     arrive(w, 2, 1, 0);
@@ -154,8 +156,18 @@ static void test_cancelling(void **state) {
               "c:0+2 4/64 c.\n");
 }
 
+/* Of a group with a window, what it has: the token at 9 sees 6 to 9, in blocks 1 and 2. */
+static void test_a_window_reserves_nothing(void **state) {
+    (void)state;
+    world *w = world_make(3, 100, 100, 4);
+    arrive(w, 9, 2, 0);
+    expect(w, "a:0+9 18/44\n"
+              "a:9+1 16/40 a.\n");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_window_reserves_nothing),
         cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_prompts_first),
         cmocka_unit_test(test_the_cache_bounds_the_batch),
