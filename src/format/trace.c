@@ -11,32 +11,10 @@
 
 #include "base/mapfile.h"
 #include "base/mem.h"
+#include "format/slice.h"
 
 #define MAX_MS 1e13 /* three centuries: far from what microseconds in 63 bits can hold */
 #define MAX_COLUMNS 64
-
-/* Where a line stands, for its errors. */
-typedef struct {
-    const char *file;
-    size_t line;
-    ridge_error *err;
-} place;
-
-#define FAIL_AT(at, format, ...)                                                                   \
-    RIDGE_FAIL((at)->err, RIDGE_EFORMAT, "%s:%zu: " format, (at)->file, (at)->line, __VA_ARGS__)
-
-typedef struct {
-    const char *start;
-    size_t len;
-} slice;
-
-static int shown(slice s) {
-    return s.len < 40 ? (int)s.len : 40;
-}
-
-static bool slice_is(slice s, const char *text) {
-    return s.len == strlen(text) && memcmp(s.start, text, s.len) == 0;
-}
 
 static slice trim(slice s) {
     while (s.len > 0 && isspace((unsigned char)s.start[0])) s.start++, s.len--;

@@ -10,6 +10,7 @@
 
 #include "base/mapfile.h"
 #include "base/mem.h"
+#include "format/slice.h"
 
 #define MAX_BYTES ((size_t)1 << 30)
 #define MAX_COLUMNS 128
@@ -39,29 +40,6 @@ const char *measured_kind_name(measured_kind kind) {
 }
 
 /* ---- a row's fields ---- */
-
-/* Where a row stands, for its errors. */
-typedef struct {
-    const char *file;
-    size_t line;
-    ridge_error *err;
-} place;
-
-#define FAIL_AT(at, format, ...)                                                                   \
-    RIDGE_FAIL((at)->err, RIDGE_EFORMAT, "%s:%zu: " format, (at)->file, (at)->line, __VA_ARGS__)
-
-typedef struct {
-    const char *start;
-    size_t len;
-} slice;
-
-static int shown(slice s) {
-    return s.len < 40 ? (int)s.len : 40;
-}
-
-static bool slice_is(slice s, const char *text) {
-    return s.len == strlen(text) && memcmp(s.start, text, s.len) == 0;
-}
 
 /* Past the end when there are more than `max`. */
 static size_t split(slice line, slice *out, size_t max) {

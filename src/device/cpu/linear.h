@@ -13,6 +13,29 @@ typedef void (*cpu_unpack_quants)(cpu_planes planes, const uint8_t *block, uint8
 void cpu_unpack_blocks(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_unpack_quants quants, cpu_ublock *out);
 
+/* What a kernel of one format has as constants: it is made for each of these, and chooses among
+ * them once per panel. */
+#define CPU_EACH_FORMAT(X)                                                                         \
+    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
+    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
+    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
+    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
+    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
+    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
+    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
+    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
+    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
+
+static inline bool cpu_has_halves(cpu_scaling s) {
+    return s == CPU_SUB_HALF || s == CPU_SUB_HALF_MIN;
+}
+
+static inline bool cpu_has_min(cpu_scaling s) {
+    return s == CPU_SCALE_MIN || s == CPU_SUB_MIN || s == CPU_SUB_HALF_MIN;
+}
+
 void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                          cpu_ublock *out);
 void cpu_gemm_portable(const cpu_gemm_args *a);

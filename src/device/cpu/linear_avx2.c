@@ -139,14 +139,6 @@ INLINE scales block_scales(cpu_scaling scaling, const uint8_t *head, const uint8
     return r;
 }
 
-INLINE bool has_halves(cpu_scaling s) {
-    return s == CPU_SUB_HALF || s == CPU_SUB_HALF_MIN;
-}
-
-INLINE bool has_min(cpu_scaling s) {
-    return s == CPU_SCALE_MIN || s == CPU_SUB_MIN || s == CPU_SUB_HALF_MIN;
-}
-
 /* One block ------------------------------------------------------------------------------------ */
 
 /* A format as the compiler knows it: constants wherever this is inlined. */
@@ -203,7 +195,7 @@ INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int 
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
 INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
                       float *acc) {
-    const bool halves = has_halves(f.scaling), min = has_min(f.scaling);
+    const bool halves = cpu_has_halves(f.scaling), min = cpu_has_min(f.scaling);
     const int n = halves ? 4 : 8,
               step = quads_in_16_bits(f.planes) < n ? quads_in_16_bits(f.planes) : n;
 #pragma GCC unroll 2
@@ -288,9 +280,9 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
                                quants(planes, at + i % 2 * 32, i / 2));
         for (uint32_t row = 0; row < CPU_PANEL; row += 8) {
             scales s = block_scales(scaling, head, at + f->quant_bytes, row);
-            for (int h = 0; h < 1 + has_halves(scaling); h++) {
+            for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
                 _mm256_store_ps(out->s[h] + row, s.s[h]);
-                if (has_min(scaling)) _mm256_store_ps(out->m[h] + row, s.m[h]);
+                if (cpu_has_min(scaling)) _mm256_store_ps(out->m[h] + row, s.m[h]);
             }
         }
         at += f->quant_bytes + f->sub_bytes;
@@ -311,7 +303,7 @@ INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_a
         for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
             scales s[2];
             for (int r = 0; r < 2; r++)
-                for (int h = 0; h < 1 + has_halves(scaling); h++) {
+                for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
                     s[r].s[h] = _mm256_load_ps(w->s[h] + 8 * r);
                     s[r].m[h] = _mm256_load_ps(w->m[h] + 8 * r);
                 }
@@ -321,26 +313,12 @@ INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_a
     }
 }
 
-/* Every entry chooses among the formats once per panel. */
-#define EACH_FORMAT(X)                                                                             \
-    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
-    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
-    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
-    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
-    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
-    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
-    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
-
 void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                      cpu_ublock *out) {
     switch (f->type) {
 #define X(type, planes, scaling)                                                                   \
     case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
-        EACH_FORMAT(X)
+        CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(f->type == QUANT_Q4_0);
     }
@@ -350,7 +328,7 @@ void cpu_gemm_packed_avx2(const cpu_packed_args *a) {
     switch (a->format->type) {
 #define X(type, planes, scaling)                                                                   \
     case type: packed_panel(planes, scaling, a); break;
-        EACH_FORMAT(X)
+        CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
@@ -360,7 +338,7 @@ void cpu_gemm_avx2(const cpu_gemm_args *a) {
     switch (a->format->type) {
 #define X(type, planes, scaling)                                                                   \
     case type: gemm_panels(planes, scaling, a); break;
-        EACH_FORMAT(X)
+        CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);
     }

@@ -99,14 +99,6 @@ INLINE scales block_scales(cpu_scaling scaling, const uint8_t *head, const uint8
     return r;
 }
 
-INLINE bool has_halves(cpu_scaling s) {
-    return s == CPU_SUB_HALF || s == CPU_SUB_HALF_MIN;
-}
-
-INLINE bool has_min(cpu_scaling s) {
-    return s == CPU_SCALE_MIN || s == CPU_SUB_MIN || s == CPU_SUB_HALF_MIN;
-}
-
 /* Unpacking ------------------------------------------------------------------------------------ */
 
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
@@ -121,9 +113,9 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
         for (int quad = 0; quad < CPU_QUADS; quad++)
             _mm512_storeu_si512(out->q + quad * 64, quants(planes, at, quad));
         scales s = block_scales(scaling, head, at + f->quant_bytes);
-        for (int h = 0; h < 1 + has_halves(scaling); h++) {
+        for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
             _mm512_storeu_ps(out->s[h], s.s[h]);
-            if (has_min(scaling)) _mm512_storeu_ps(out->m[h], s.m[h]);
+            if (cpu_has_min(scaling)) _mm512_storeu_ps(out->m[h], s.m[h]);
         }
         at += f->quant_bytes + f->sub_bytes;
     }
@@ -171,7 +163,7 @@ INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m51
 INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const __m128i shift = _mm_cvtsi32_si128(f->zero_shift);
-    const bool halves = has_halves(scaling);
+    const bool halves = cpu_has_halves(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
@@ -191,8 +183,8 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         __m512i isum[2][CPU_FEW];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            isum[0][t] = start(&x[t], 0, halves, has_min(scaling), shift);
-            isum[1][t] = start(&x[t], 1, true, has_min(scaling) || !halves, shift);
+            isum[0][t] = start(&x[t], 0, halves, cpu_has_min(scaling), shift);
+            isum[1][t] = start(&x[t], 1, true, cpu_has_min(scaling) || !halves, shift);
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
@@ -208,9 +200,9 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         for (int t = 0; t < T; t++) {
             if (!halves && T == 1) isum[0][t] = _mm512_add_epi32(isum[0][t], isum[1][t]);
             acc[t] = add_scaled(acc[t], isum[0][t], s.s[0], x[t].d);
-            if (has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 0, halves, s.m[0]);
+            if (cpu_has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 0, halves, s.m[0]);
             if (halves) acc[t] = add_scaled(acc[t], isum[1][t], s.s[1], x[t].d);
-            if (halves && has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 1, true, s.m[1]);
+            if (halves && cpu_has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 1, true, s.m[1]);
         }
         at += step;
     }
@@ -232,26 +224,12 @@ INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_pack
     }
 }
 
-/* Both entries choose among the formats once per panel. */
-#define EACH_FORMAT(X)                                                                             \
-    X(QUANT_Q4_0, CPU_U4, CPU_SCALE)                                                               \
-    X(QUANT_Q4_1, CPU_U4, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q5_0, CPU_U5, CPU_SCALE)                                                               \
-    X(QUANT_Q5_1, CPU_U5, CPU_SCALE_MIN)                                                           \
-    X(QUANT_Q8_0, CPU_U8, CPU_SCALE)                                                               \
-    X(QUANT_IQ4_NL, CPU_U4_TABLE, CPU_SCALE)                                                       \
-    X(QUANT_Q2_K, CPU_U2, CPU_SUB_HALF_MIN)                                                        \
-    X(QUANT_Q3_K, CPU_U3, CPU_SUB_HALF)                                                            \
-    X(QUANT_Q4_K, CPU_U4, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q5_K, CPU_U5, CPU_SUB_MIN)                                                             \
-    X(QUANT_Q6_K, CPU_U6, CPU_SUB_HALF)
-
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out) {
     switch (f->type) {
 #define X(type, planes, scaling)                                                                   \
     case type: unpack_panel(planes, scaling, f, panel, n_blocks, out); break;
-        EACH_FORMAT(X)
+        CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(f->type == QUANT_Q4_0);
     }
@@ -261,7 +239,7 @@ void cpu_gemm_packed_avx512(const cpu_packed_args *a) {
     switch (a->format->type) {
 #define X(type, planes, scaling)                                                                   \
     case type: packed_format(planes, scaling, a); break;
-        EACH_FORMAT(X)
+        CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
