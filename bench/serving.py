@@ -103,8 +103,9 @@ def load(server, *flags):
     """(the report of `ridge load`, its lines per request); a request that failed ends the program."""
     with tempfile.TemporaryDirectory(prefix="ridge-serving-") as folder:
         lines = pathlib.Path(folder) / "lines"
+        # A static batch keeps those behind it waiting for as long as it takes.
         report = common.run_json([common.BINARY, "load", server.url, "--json", "--per-request", str(lines),
-                                  *map(str, flags)])
+                                  "--timeout", "0", *map(str, flags)])
         if report["failed"] > 0:
             raise SystemExit(f"{server.url}: {report['failed']} requests failed: {report['errors']}\n"
                              f"{server.log.read_text(errors='replace')[-2000:]}")
