@@ -32,4 +32,14 @@ static inline bool slice_is(slice s, const char *text) {
     return s.len == strlen(text) && memcmp(s.start, text, s.len) == 0;
 }
 
+/* A whole text; a byte-order mark is no part of it. */
+slice slice_of_text(const char *text, size_t size);
+/* The text's next line, without its end ("\n" or "\r\n"), which *rest moves over. */
+slice slice_take_line(slice *rest);
+/* Without blanks at either end. */
+slice slice_trim(slice s);
+/* The fields of a line of CSV without quotes, the first `max` of them to out; how many there are.
+ */
+size_t slice_split(slice line, slice *out, size_t max);
+
 #endif

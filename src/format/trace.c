@@ -16,12 +16,6 @@
 #define MAX_MS 1e13 /* three centuries: far from what microseconds in 63 bits can hold */
 #define MAX_COLUMNS 64
 
-static slice trim(slice s) {
-    while (s.len > 0 && isspace((unsigned char)s.start[0])) s.start++, s.len--;
-    while (s.len > 0 && isspace((unsigned char)s.start[s.len - 1])) s.len--;
-    return s;
-}
-
 static ridge_status add(trace *t, const trace_request *r, const place *at) {
     if (!mem_grow((void **)&t->requests, &t->requests_capacity, t->n + 1, sizeof *r))
         return RIDGE_FAIL(at->err, RIDGE_ENOMEM, "the trace");
@@ -99,16 +93,11 @@ typedef struct {
     int timestamp, input, output; /* which column; -1: not seen */
 } columns;
 
+/* Blanks around a field are no part of it. */
 static size_t split(slice line, slice *out) {
-    size_t n = 0;
-    for (;;) {
-        const char *comma = memchr(line.start, ',', line.len);
-        size_t len = comma != NULL ? (size_t)(comma - line.start) : line.len;
-        if (n < MAX_COLUMNS) out[n] = trim((slice){line.start, len});
-        n++;
-        if (comma == NULL) return n;
-        line = (slice){comma + 1, line.len - len - 1};
-    }
+    size_t n = slice_split(line, out, MAX_COLUMNS);
+    for (size_t i = 0; i < n && i < MAX_COLUMNS; i++) out[i] = slice_trim(out[i]);
+    return n;
 }
 
 static ridge_status read_header(columns *c, slice line, const place *at) {
@@ -237,18 +226,12 @@ typedef struct {
 } lines;
 
 static lines lines_of(const char *name, const char *text, size_t size, ridge_error *err) {
-    /* A byte-order mark is no part of the first column's name. */
-    size_t mark = size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    return (lines){.at = {.file = name, .err = err}, .rest = {text + mark, size - mark}};
+    return (lines){.at = {.file = name, .err = err}, .rest = slice_of_text(text, size)};
 }
 
 /* The next line: a request more in t, unless it is blank or a header. */
 static ridge_status read_line(trace *t, lines *l) {
-    slice rest = l->rest;
-    const char *end = memchr(rest.start, '\n', rest.len);
-    size_t len = end != NULL ? (size_t)(end - rest.start) : rest.len;
-    slice line = trim((slice){rest.start, len});
-    l->rest = end != NULL ? (slice){end + 1, rest.len - len - 1} : (slice){rest.start + len, 0};
+    slice line = slice_trim(slice_take_line(&l->rest));
     l->at.line++;
     if (line.len == 0) return RIDGE_OK;
     if (l->format == UNKNOWN && line.start[0] != '{') {

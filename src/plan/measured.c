@@ -41,19 +41,6 @@ const char *measured_kind_name(measured_kind kind) {
 
 /* ---- a row's fields ---- */
 
-/* Past the end when there are more than `max`. */
-static size_t split(slice line, slice *out, size_t max) {
-    size_t n = 0;
-    for (;;) {
-        const char *comma = memchr(line.start, ',', line.len);
-        size_t len = comma != NULL ? (size_t)(comma - line.start) : line.len;
-        if (n < max) out[n] = (slice){line.start, len};
-        n++;
-        if (comma == NULL) return n;
-        line = (slice){comma + 1, line.len - len - 1};
-    }
-}
-
 /* A whole field as a number of [min, max]. */
 static ridge_status to_number(double *out, slice s, const char *column, double min, double max,
                               const place *at) {
@@ -118,7 +105,7 @@ static int column_of(const slice *fields, size_t n, const char *name) {
 
 static ridge_status read_header(header *h, slice line, const place *at) {
     slice fields[MAX_COLUMNS];
-    h->n = split(line, fields, MAX_COLUMNS);
+    h->n = slice_split(line, fields, MAX_COLUMNS);
     if (h->n > MAX_COLUMNS)
         return FAIL_AT(at, "%zu columns, expected at most %d", h->n, MAX_COLUMNS);
     bool any = false;
@@ -232,7 +219,7 @@ static ridge_status add(measured *m, const measured_sample *sample, const place 
 static ridge_status read_row(measured *m, const header *h, slice line, const place *at) {
     slice fields[MAX_COLUMNS];
     double s[N_SHAPES] = {0};
-    size_t n = split(line, fields, MAX_COLUMNS);
+    size_t n = slice_split(line, fields, MAX_COLUMNS);
     if (n != h->n) return FAIL_AT(at, "%zu fields, expected %zu as in the header", n, h->n);
     RIDGE_TRY(read_shapes(s, h, fields, at));
     if (!h->collective) RIDGE_TRY(check_mlp_shapes(s, at));
@@ -256,14 +243,6 @@ static ridge_status read_row(measured *m, const header *h, slice line, const pla
 
 /* ---- files ---- */
 
-static slice take_line(const char **text, const char *end) {
-    const char *newline = memchr(*text, '\n', (size_t)(end - *text));
-    slice line = {*text, (size_t)((newline != NULL ? newline : end) - *text)};
-    *text = newline != NULL ? newline + 1 : end;
-    if (line.len > 0 && line.start[line.len - 1] == '\r') line.len--;
-    return line;
-}
-
 static ridge_status add_file(measured *m, const char *name, ridge_error *err) {
     if (!mem_grow((void **)&m->files, &m->files_capacity, m->n_files + 1, sizeof *m->files))
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "measurements");
@@ -275,15 +254,14 @@ static ridge_status add_file(measured *m, const char *name, ridge_error *err) {
 
 ridge_status measured_parse(measured *m, const char *name, const char *text, size_t size,
                             ridge_error *err) {
-    const char *end = text + size;
-    if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3; /* a byte-order mark */
+    slice rest = slice_of_text(text, size);
     header h = {0};
     size_t n_before = m->n;
     RIDGE_TRY(add_file(m, name, err));
     place at = {.file = name, .line = 1, .err = err};
-    RIDGE_TRY(read_header(&h, take_line(&text, end), &at));
-    while (text < end) {
-        slice line = take_line(&text, end);
+    RIDGE_TRY(read_header(&h, slice_take_line(&rest), &at));
+    while (rest.len > 0) {
+        slice line = slice_take_line(&rest);
         at.line++;
         if (line.len > 0) RIDGE_TRY(read_row(m, &h, line, &at));
     }
