@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cached_model.h"
 #include "text/tokenizer.h"
 
 static tokenizer *open_file(const char *path) {
@@ -21,13 +22,11 @@ static tokenizer *open_file(const char *path) {
 /* A vocabulary of ../shared, or a model of the cache; NULL: absent. */
 static tokenizer *open_named(const char *name) {
     char path[512];
-    const char *home = getenv("RIDGE_HOME"), *user = getenv("HOME");
-    if (strncmp(name, "ggml-", 5) == 0)
-        snprintf(path, sizeof path, "../shared/vocab/%s.gguf", name);
-    else if (home != NULL)
-        snprintf(path, sizeof path, "%s/models/%s.gguf", home, name);
-    else
-        snprintf(path, sizeof path, "%s/.cache/ridge/models/%s.gguf", user, name);
+    if (strncmp(name, "ggml-", 5) != 0) {
+        const char *cached = cached_model(name);
+        return cached != NULL ? open_file(cached) : NULL;
+    }
+    snprintf(path, sizeof path, "../shared/vocab/%s.gguf", name);
     return open_file(path);
 }
 

@@ -10,6 +10,7 @@
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "cached_model.h"
 #include "gguf_write.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_internal.h"
@@ -19,7 +20,7 @@
 static tokenizer *open_file(const char *path) {
     ridge_error err = {0};
     gguf *g;
-    tokenizer *t;
+    tokenizer *t = NULL;
     struct stat st;
     if (stat(path, &st) != 0) {
         print_message("%s is absent\n", path);
@@ -32,14 +33,8 @@ static tokenizer *open_file(const char *path) {
 }
 
 static tokenizer *open_model(const char *name) {
-    const char *ridge_home = getenv("RIDGE_HOME"), *home = getenv("HOME");
-    char path[512];
-    if (ridge_home != NULL && ridge_home[0] != '\0')
-        snprintf(path, sizeof path, "%s/models/%s.gguf", ridge_home, name);
-    else
-        snprintf(path, sizeof path, "%s/.cache/ridge/models/%s.gguf", home != NULL ? home : "",
-                 name);
-    return open_file(path);
+    const char *path = cached_model(name);
+    return path != NULL ? open_file(path) : NULL;
 }
 
 static json_t *load_json(const char *path) {
