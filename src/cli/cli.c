@@ -148,6 +148,25 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
     return CLI_OK;
 }
 
+ridge_status cli_whole(uint32_t *out, const char *flag, uint64_t value, uint64_t least,
+                       uint64_t most, ridge_error *err) {
+    if (value < least || value > most)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", flag,
+                          (unsigned long long)least, (unsigned long long)most,
+                          (unsigned long long)value);
+    *out = (uint32_t)value;
+    return RIDGE_OK;
+}
+
+ridge_status cli_real(double *out, const char *flag, double value, double least, double most,
+                      ridge_error *err) {
+    if (!(value >= least && value <= most))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %g to %g, found %g", flag, least, most,
+                          value);
+    *out = value;
+    return RIDGE_OK;
+}
+
 int cli_fail(const ridge_error *err) {
     const char *text = err->text[0] != '\0' ? err->text : ridge_status_text(err->code);
     const char *end = strncmp(err->where, "...", 3) == 0 ? err->where + 3 : err->where;

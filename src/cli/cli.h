@@ -47,6 +47,12 @@ typedef struct {
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, size_t n_options,
               int *n_args);
 
+/* A number of --flag that must lie within [least, most]; RIDGE_EINVAL names all of them. */
+ridge_status cli_whole(uint32_t *out, const char *flag, uint64_t value, uint64_t least,
+                       uint64_t most, ridge_error *err) RIDGE_CHECKED;
+ridge_status cli_real(double *out, const char *flag, double value, double least, double most,
+                      ridge_error *err) RIDGE_CHECKED;
+
 /* "ridge: where: text" on stderr; returns CLI_FAILED. */
 int cli_fail(const ridge_error *err);
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/report.h"
+#include "cli/traffic_args.h"
 #include "load/load.h"
 
 #define USAGE "load URL [--rate R | --concurrency N | --trace FILE] [OPTION ...]"
@@ -17,23 +18,22 @@
 
 typedef struct {
     load_params load;
-    const char *input, *output, *endpoint, *per_request;
-    double rate;
-    uint64_t concurrency, n_requests, max_input, max_output, prefix_tokens, n_prefixes, vocab_size,
-        max_connections;
-    double slo_ttft_ms, slo_tpot_ms;
+    traffic_args traffic;
+    const char *endpoint, *per_request;
+    uint64_t concurrency, vocab_size, max_connections;
     bool json;
 } load_args;
 
 /* ---- one JSON document ---- */
 
 static void json_arrivals(buf *b, const load_params *p) {
-    switch (p->arrivals) {
-    case LOAD_CLOSED: buf_printf(b, ",\"concurrency\":%zu", p->concurrency); break;
-    case LOAD_POISSON: buf_json_field(b, "rate", p->rate); break;
-    case LOAD_TRACE:
-        report_json_member(b, "trace", p->trace);
-        buf_json_field(b, "trace_speed", p->trace_speed);
+    const traffic_params *t = &p->traffic;
+    switch (t->arrivals) {
+    case TRAFFIC_AT_ONCE: buf_printf(b, ",\"concurrency\":%zu", p->concurrency); break;
+    case TRAFFIC_POISSON: buf_json_field(b, "rate", t->rate); break;
+    case TRAFFIC_TRACE:
+        report_json_member(b, "trace", t->trace);
+        buf_json_field(b, "trace_speed", t->trace_speed);
         break;
     }
 }
@@ -50,10 +50,10 @@ static void json_errors(buf *b, const load_summary *s) {
 }
 
 static void json_goodput(buf *b, const load_args *a, const load_result *r, const load_summary *s) {
-    if (a->slo_ttft_ms <= 0 && a->slo_tpot_ms <= 0) return;
+    if (a->traffic.slo_ttft_ms <= 0 && a->traffic.slo_tpot_ms <= 0) return;
     buf_puts(b, ",\"goodput\":{");
-    if (a->slo_ttft_ms > 0) buf_json_field(b, "slo_ttft_ms", a->slo_ttft_ms);
-    if (a->slo_tpot_ms > 0) buf_json_field(b, "slo_tpot_ms", a->slo_tpot_ms);
+    if (a->traffic.slo_ttft_ms > 0) buf_json_field(b, "slo_ttft_ms", a->traffic.slo_ttft_ms);
+    if (a->traffic.slo_tpot_ms > 0) buf_json_field(b, "slo_tpot_ms", a->traffic.slo_tpot_ms);
     buf_json_field(b, "requests_per_s", report_per_second((double)s->n_good, r->seconds));
     buf_json_field(b, "share", r->n > 0 ? (double)s->n_good / (double)r->n : 0);
     buf_printf(b, ",\"requests\":%zu}", s->n_good);
@@ -66,7 +66,7 @@ static void print_json(const load_args *a, const load_result *r, const load_summ
     report_json_member(&b, "model", r->model);
     json_arrivals(&b, &a->load);
     buf_printf(&b, ",\"seed\":%llu,\"requests\":%zu,\"completed\":%zu,\"failed\":%zu",
-               (unsigned long long)a->load.seed, r->n, s->n_ok, s->n_failed);
+               (unsigned long long)a->load.traffic.seed, r->n, s->n_ok, s->n_failed);
     buf_printf(&b, ",\"interrupted\":%s", r->interrupted ? "true" : "false");
     buf_json_field(&b, "duration_s", r->seconds);
     buf_printf(&b, ",\"input_tokens\":%llu,\"cached_tokens\":%llu,\"output_tokens\":%llu",
@@ -93,27 +93,28 @@ static void print_json(const load_args *a, const load_result *r, const load_summ
 /* ---- text ---- */
 
 static void print_arrivals(const load_params *p) {
-    switch (p->arrivals) {
-    case LOAD_CLOSED: printf("%zu at a time", p->concurrency); break;
-    case LOAD_POISSON: printf("Poisson, %g/s", p->rate); break;
-    case LOAD_TRACE: printf("%s at speed %g", p->trace, p->trace_speed); break;
+    const traffic_params *t = &p->traffic;
+    switch (t->arrivals) {
+    case TRAFFIC_AT_ONCE: printf("%zu at a time", p->concurrency); break;
+    case TRAFFIC_POISSON: printf("Poisson, %g/s", t->rate); break;
+    case TRAFFIC_TRACE: printf("%s at speed %g", t->trace, t->trace_speed); break;
     }
 }
 
 static void print_goodput(const load_args *a, const load_result *r, const load_summary *s) {
-    if (a->slo_ttft_ms <= 0 && a->slo_tpot_ms <= 0) return;
+    if (a->traffic.slo_ttft_ms <= 0 && a->traffic.slo_tpot_ms <= 0) return;
     printf("goodput: %.2f requests/s (%.1f %% of all) with",
            report_per_second((double)s->n_good, r->seconds),
            r->n > 0 ? 100.0 * (double)s->n_good / (double)r->n : 0);
-    if (a->slo_ttft_ms > 0) printf(" TTFT <= %g ms", a->slo_ttft_ms);
-    if (a->slo_tpot_ms > 0) printf(" TPOT <= %g ms", a->slo_tpot_ms);
+    if (a->traffic.slo_ttft_ms > 0) printf(" TTFT <= %g ms", a->traffic.slo_ttft_ms);
+    if (a->traffic.slo_tpot_ms > 0) printf(" TPOT <= %g ms", a->traffic.slo_tpot_ms);
     putchar('\n');
 }
 
 static void print_text(const load_args *a, const load_result *r, const load_summary *s) {
     printf("%s, %s: ", r->url, r->model);
     print_arrivals(&a->load);
-    printf(", seed %llu\n", (unsigned long long)a->load.seed);
+    printf(", seed %llu\n", (unsigned long long)a->load.traffic.seed);
     printf("%zu of %zu requests succeeded in %.2f s%s\n", s->n_ok, r->n, r->seconds,
            r->interrupted ? " (interrupted)" : "");
     printf("%.2f requests/s, input %.1f tokens/s, output %.1f tokens/s\n",
@@ -206,51 +207,16 @@ static ridge_status set_endpoint(load_args *a, ridge_error *err) {
     return RIDGE_OK;
 }
 
-static ridge_status set_arrivals(load_args *a, ridge_error *err) {
-    load_params *p = &a->load;
-    bool rate = !isnan(a->rate), concurrency = a->concurrency != NOT_GIVEN;
-    if (rate + concurrency + (p->trace != NULL) > 1)
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--rate, --concurrency and --trace exclude each other");
-    if (p->trace != NULL && (a->input != NULL || a->output != NULL))
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--input-len and --output-len: the lengths are the trace's");
-    p->arrivals = rate ? LOAD_POISSON : p->trace != NULL ? LOAD_TRACE : LOAD_CLOSED;
-    if (rate) p->rate = a->rate;
-    if (concurrency) p->concurrency = (size_t)a->concurrency;
-    if (a->n_requests != NOT_GIVEN)
-        p->n_requests = (size_t)a->n_requests;
-    else if (p->trace != NULL)
-        p->n_requests = 0;
-    return RIDGE_OK;
-}
-
-static ridge_status small(uint32_t *out, uint64_t value, const char *flag, ridge_error *err) {
-    if (value > LENGTH_MAX)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: %llu is more than %u", flag,
-                          (unsigned long long)value, LENGTH_MAX);
-    *out = (uint32_t)value;
-    return RIDGE_OK;
-}
-
-static ridge_status set_length(length_spec *out, const char *text, const char *flag,
-                               ridge_error *err) {
-    ridge_status status = text != NULL ? length_parse(out, text, err) : RIDGE_OK;
-    if (status != RIDGE_OK) error_where(err, flag);
-    return status;
-}
-
 static ridge_status set_params(load_args *a, ridge_error *err) {
     load_params *p = &a->load;
+    bool open = !isnan(a->traffic.rate) || a->traffic.trace != NULL;
     RIDGE_TRY(set_endpoint(a, err));
-    RIDGE_TRY(set_arrivals(a, err));
-    RIDGE_TRY(set_length(&p->input, a->input, "--input-len", err));
-    RIDGE_TRY(set_length(&p->output, a->output, "--output-len", err));
-    RIDGE_TRY(small(&p->max_input, a->max_input, "max-input-len", err));
-    RIDGE_TRY(small(&p->max_output, a->max_output, "max-output-len", err));
-    RIDGE_TRY(small(&p->prefix_tokens, a->prefix_tokens, "prefix-tokens", err));
-    RIDGE_TRY(small(&p->n_prefixes, a->n_prefixes, "prefix-groups", err));
-    RIDGE_TRY(small(&p->vocab_size, a->vocab_size, "vocab-size", err));
+    RIDGE_TRY(traffic_args_read(&a->traffic, &p->traffic, err));
+    if (open && a->concurrency != NOT_GIVEN)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--rate, --concurrency and --trace exclude each other");
+    if (a->concurrency != NOT_GIVEN) p->concurrency = (size_t)a->concurrency;
+    RIDGE_TRY(cli_whole(&p->vocab_size, "vocab-size", a->vocab_size, 0, LENGTH_MAX, err));
     p->max_connections = (size_t)a->max_connections;
     return RIDGE_OK;
 }
@@ -258,7 +224,7 @@ static ridge_status set_params(load_args *a, ridge_error *err) {
 static ridge_status report(const load_args *a, const load_result *r, FILE *per_request, bool *any,
                            ridge_error *err) {
     load_summary s;
-    RIDGE_TRY(load_summarize(&s, r, a->slo_ttft_ms, a->slo_tpot_ms, err));
+    RIDGE_TRY(load_summarize(&s, r, a->traffic.slo_ttft_ms, a->traffic.slo_tpot_ms, err));
     if (a->json)
         print_json(a, r, &s);
     else
@@ -294,29 +260,16 @@ static ridge_status run(load_args *a, bool *any, ridge_error *err) {
 }
 
 int cmd_load(int argc, char **argv) {
-    load_args a = {.load = load_params_default(),
-                   .rate = NAN,
-                   .concurrency = NOT_GIVEN,
-                   .n_requests = NOT_GIVEN,
-                   .n_prefixes = 1};
+    load_args a = {
+        .load = load_params_default(), .traffic = traffic_args_default(), .concurrency = NOT_GIVEN};
     load_params *p = &a.load;
     p->api_key = cli_env("RIDGE_API_KEY");
     p->log = cli_log();
     a.max_connections = p->max_connections;
     const cli_option options[] = {
-        {"rate", CLI_DOUBLE, &a.rate, "open loop: Poisson arrivals, so many a second"},
-        {"trace", CLI_STRING, &p->trace, "open loop: a FILE's arrivals (Mooncake or Azure)"},
-        {"concurrency", CLI_UINT, &a.concurrency, "closed loop: so many at a time (default: 1)"},
-        {"trace-speed", CLI_DOUBLE, &p->trace_speed, "replay so many times as fast (default: 1)"},
-        {"num-requests", CLI_UINT, &a.n_requests, "how many (default: 100, or all of the trace)"},
-        {"max-requests", CLI_UINT, &a.n_requests, "the same"},
-        {"input-len", CLI_STRING, &a.input,
-         "prompt tokens: N, uniform:A:B, exp:MEAN[:MAX] or normal:MEAN:SD (default: 128)"},
-        {"output-len", CLI_STRING, &a.output, "answer tokens, likewise (default: 128)"},
-        {"max-input-len", CLI_UINT, &a.max_input, "longer prompts are cut to this"},
-        {"max-output-len", CLI_UINT, &a.max_output, "longer answers are cut to this"},
-        {"prefix-tokens", CLI_UINT, &a.prefix_tokens, "a shared beginning before each prompt"},
-        {"prefix-groups", CLI_UINT, &a.n_prefixes, "how many of those there are (default: 1)"},
+        TRAFFIC_OPTIONS(&a.traffic),
+        {"concurrency", CLI_UINT, &a.concurrency,
+         "closed loop: so many at a time (default: 1; with --rate or --trace the loop is open)"},
         {"endpoint", CLI_STRING, &a.endpoint, "completions or chat (default: the URL's)"},
         {"token-ids", CLI_FLAG, &p->token_ids, "prompts are lists of token ids"},
         {"vocab-size", CLI_UINT, &a.vocab_size, "of those: what they lie within"},
@@ -326,12 +279,9 @@ int cmd_load(int argc, char **argv) {
         {"ignore-eos", CLI_FLAG, &p->ignore_eos, "answers of full length (default)"},
         {"temperature", CLI_DOUBLE, &p->temperature, "default 0"},
         {"extra-body", CLI_STRING, &p->extra_body, "more members of each request, a JSON object"},
-        {"seed", CLI_UINT, &p->seed, "of arrivals, lengths and texts (default: 0)"},
         {"max-connections", CLI_UINT, &a.max_connections, "at once (default: 4096)"},
         {"timeout", CLI_DOUBLE, &p->timeout_s, "seconds for an answer (default: 600; 0: any)"},
         {"wait", CLI_DOUBLE, &p->wait_s, "seconds in which the server may become ready"},
-        {"slo-ttft", CLI_DOUBLE, &a.slo_ttft_ms, "goodput: milliseconds to the first token"},
-        {"slo-tpot", CLI_DOUBLE, &a.slo_tpot_ms, "goodput: milliseconds per further token"},
         {"per-request", CLI_STRING, &a.per_request, "write a JSON line for each to this file"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
     };

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -12,6 +11,7 @@
 #include "cli/plan_fit.h"
 #include "cli/plan_print.h"
 #include "cli/plan_svg.h"
+#include "cli/shape_path.h"
 #include "plan/plan.h"
 
 #define USAGE                                                                                      \
@@ -78,23 +78,10 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
 
 /* From options to parameters ------------------------------------------------------------------- */
 
-static ridge_status count_of(const char *name, uint64_t v, uint64_t low, uint64_t high,
-                             uint32_t *out, ridge_error *err) {
-    if (v < low || v > high)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", name,
-                          (unsigned long long)low, (unsigned long long)high, (unsigned long long)v);
-    *out = (uint32_t)v;
-    return RIDGE_OK;
-}
-
 /* *out stays where v is NAN: not given. */
 static ridge_status amount_of(const char *name, double v, double low, double high, double *out,
                               ridge_error *err) {
-    if (v < low || v > high)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %g to %g, found %g", name, low, high,
-                          v);
-    if (!isnan(v)) *out = v;
-    return RIDGE_OK;
+    return isnan(v) ? RIDGE_OK : cli_real(out, name, v, low, high, err);
 }
 
 static ridge_status gpu_of(const plan_args *a, hardware *gpu, hardware_peak precision,
@@ -120,30 +107,18 @@ static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *e
                           "--kv-cache-dtype: expected f16, fp8, fp6, q8_0 or f32, found '%s'",
                           a->kv_cache_dtype);
     RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
-    RIDGE_TRY(count_of("batch", a->batch, 1, PLAN_MAX_BATCH, &p->batch, err));
+    RIDGE_TRY(cli_whole(&p->batch, "batch", a->batch, 1, PLAN_MAX_BATCH, err));
     RIDGE_TRY(
-        count_of("tensor-parallel-size", a->tensor, 1, MODEL_MAX_RANKS, &p->split.n_tensor, err));
-    RIDGE_TRY(count_of("pipeline-parallel-size", a->pipeline, 1, MODEL_MAX_RANKS,
-                       &p->split.n_stages, err));
+        cli_whole(&p->split.n_tensor, "tensor-parallel-size", a->tensor, 1, MODEL_MAX_RANKS, err));
+    RIDGE_TRY(cli_whole(&p->split.n_stages, "pipeline-parallel-size", a->pipeline, 1,
+                        MODEL_MAX_RANKS, err));
     RIDGE_TRY(
-        count_of("expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, &p->split.n_expert, err));
-    RIDGE_TRY(count_of("context", a->context, 0, MODEL_MAX_CONTEXT, &p->context, err));
-    RIDGE_TRY(count_of("prompt", a->prompt, 1, MODEL_MAX_CONTEXT, &p->prompt, err));
+        cli_whole(&p->split.n_expert, "expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, err));
+    RIDGE_TRY(cli_whole(&p->context, "context", a->context, 0, MODEL_MAX_CONTEXT, err));
+    RIDGE_TRY(cli_whole(&p->prompt, "prompt", a->prompt, 1, MODEL_MAX_CONTEXT, err));
     RIDGE_TRY(amount_of("slo-tpot", a->slo_tpot_ms, 0, 1e9, &p->slo_tpot_s, err));
     p->slo_tpot_s /= 1000;
     return amount_of("price-per-hour", a->price_per_hour, 0, 1e9, &p->price_per_hour, err);
-}
-
-/* A name that is no file and not built in may be in the model cache. Owned. */
-static ridge_status path_of(const char *name, char **out, ridge_error *err) {
-    struct stat st;
-    model_config unused;
-    *out = NULL;
-    if (stat(name, &st) != 0 && plan_model_find(&unused, name, NULL) != RIDGE_OK &&
-        cli_model_path(out, name, NULL) == RIDGE_OK)
-        return RIDGE_OK;
-    *out = mem_strdup(name);
-    return *out != NULL ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "model path");
 }
 
 /* A plan ----------------------------------------------------------------------------------------
@@ -169,7 +144,7 @@ static ridge_status make(const plan_args *a, plan_report *r, ridge_error *misfit
     char *path = NULL;
     *r = (plan_report){.model = a->model};
     RIDGE_TRY(params_of(a, &r->params, err));
-    RIDGE_TRY(path_of(a->model, &path, err));
+    RIDGE_TRY(shape_path(&path, a->model, err));
     ridge_status status = plan_open(&p, path, &r->params, err);
     if (status == RIDGE_OK) status = plan_work_out(p, &r->result, err);
     if (status == RIDGE_OK) r->n_operations = plan_operations(p, r->operations);

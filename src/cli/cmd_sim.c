@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/shape_path.h"
 #include "cli/sim_runs.h"
 #include "engine/engine.h"
 
@@ -14,79 +16,30 @@
 
 /* ---- from flags to an experiment ---- */
 
-static ridge_status whole(uint32_t *out, const char *flag, uint64_t value, uint64_t least,
-                          uint64_t most, ridge_error *err) {
-    if (value < least || value > most)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %llu to %llu, found %llu", flag,
-                          (unsigned long long)least, (unsigned long long)most,
-                          (unsigned long long)value);
-    *out = (uint32_t)value;
-    return RIDGE_OK;
-}
-
-static ridge_status real(double *out, const char *flag, double value, double least, double most,
-                         ridge_error *err) {
-    if (!(value >= least && value <= most))
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s: expected %g to %g, found %g", flag, least, most,
-                          value);
-    *out = value;
-    return RIDGE_OK;
-}
-
-static ridge_status set_length(length_spec *out, const char *text, const char *flag,
-                               ridge_error *err) {
-    ridge_status status = text != NULL ? length_parse(out, text, err) : RIDGE_OK;
-    if (status != RIDGE_OK) error_where(err, flag);
-    return status;
-}
-
-static ridge_status set_traffic(const sim_args *a, traffic_params *t, ridge_error *err) {
-    bool rate = !isnan(a->rate);
-    if (rate && t->trace != NULL)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rate and --trace exclude each other");
-    if (t->trace != NULL && (a->input != NULL || a->output != NULL))
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--input-len and --output-len: the lengths are the trace's");
-    t->arrivals = rate ? TRAFFIC_POISSON : t->trace != NULL ? TRAFFIC_TRACE : TRAFFIC_AT_ONCE;
-    if (rate) RIDGE_TRY(real(&t->rate, "rate", a->rate, 1e-6, 1e9, err));
-    RIDGE_TRY(real(&t->trace_speed, "trace-speed", t->trace_speed, 1e-6, 1e9, err));
-    if (a->n_requests == 0) return RIDGE_FAIL(err, RIDGE_EINVAL, "--num-prompts: at least 1");
-    if (a->n_requests != SIM_NOT_GIVEN)
-        t->n_requests = (size_t)a->n_requests;
-    else if (t->trace != NULL)
-        t->n_requests = 0;
-    RIDGE_TRY(set_length(&t->input, a->input, "--input-len", err));
-    RIDGE_TRY(set_length(&t->output, a->output, "--output-len", err));
-    RIDGE_TRY(whole(&t->max_input, "max-input-len", a->max_input, 0, LENGTH_MAX, err));
-    RIDGE_TRY(whole(&t->max_output, "max-output-len", a->max_output, 0, LENGTH_MAX, err));
-    t->seed = a->seed;
-    return whole(&t->n_prefixes, "prefix-groups", a->n_prefixes, 1, LENGTH_MAX, err);
-}
-
 static ridge_status set_scheduler(const sim_args *a, sched_params *s, ridge_error *err) {
     s->static_batches = strcmp(a->scheduler, "static") == 0;
     if (!s->static_batches && strcmp(a->scheduler, "continuous") != 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--scheduler: expected continuous or static, found '%s'", a->scheduler);
     s->prefix_caching = a->prefix_caching;
-    RIDGE_TRY(whole(&s->max_num_seqs, "max-num-seqs", a->max_num_seqs, 1, 1u << 16, err));
-    RIDGE_TRY(whole(&s->max_num_batched_tokens, "max-num-batched-tokens", a->max_num_batched_tokens,
-                    1, LENGTH_MAX, err));
-    RIDGE_TRY(whole(&s->max_model_len, "max-model-len", a->max_model_len, 0, LENGTH_MAX, err));
-    return whole(&s->block_size, "block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err);
+    RIDGE_TRY(cli_whole(&s->max_num_seqs, "max-num-seqs", a->max_num_seqs, 1, 1u << 16, err));
+    RIDGE_TRY(cli_whole(&s->max_num_batched_tokens, "max-num-batched-tokens",
+                        a->max_num_batched_tokens, 1, LENGTH_MAX, err));
+    RIDGE_TRY(cli_whole(&s->max_model_len, "max-model-len", a->max_model_len, 0, LENGTH_MAX, err));
+    return cli_whole(&s->block_size, "block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err);
 }
 
 static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *err) {
     sim_params *p = &e->sim;
-    RIDGE_TRY(whole(&p->n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
-    RIDGE_TRY(whole(&e->n_ranks, "tensor-parallel-size", a->n_ranks, 1, 64, err));
+    RIDGE_TRY(cli_whole(&p->n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
+    RIDGE_TRY(cli_whole(&e->n_ranks, "tensor-parallel-size", a->n_ranks, 1, 64, err));
     if (!sim_router_find(a->router, &p->router))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--router: expected round-robin, least-loaded or prefix, found '%s'",
                           a->router);
-    RIDGE_TRY(real(&p->link_bytes_per_s, "link-gbps", a->link_gbps, 1e-6, 1e9, err));
+    RIDGE_TRY(cli_real(&p->link_bytes_per_s, "link-gbps", a->link_gbps, 1e-6, 1e9, err));
     p->link_bytes_per_s *= 1e9 / 8;
-    RIDGE_TRY(real(&p->link_latency_s, "link-latency-us", a->link_latency_us, 0, 1e9, err));
+    RIDGE_TRY(cli_real(&p->link_latency_s, "link-latency-us", a->link_latency_us, 0, 1e9, err));
     p->link_latency_s /= 1e6;
     if (a->disaggregate == NULL) return RIDGE_OK;
     char variant[64];
@@ -100,15 +53,17 @@ static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *e
 static ridge_status check_figures(const sim_args *a, ridge_error *err) {
     double unused;
     if (!isnan(a->peak_flops))
-        RIDGE_TRY(real(&unused, "peak-flops", a->peak_flops, 1e6, 1e21, err));
-    if (!isnan(a->bandwidth)) RIDGE_TRY(real(&unused, "bandwidth", a->bandwidth, 1e6, 1e18, err));
+        RIDGE_TRY(cli_real(&unused, "peak-flops", a->peak_flops, 1e6, 1e21, err));
+    if (!isnan(a->bandwidth))
+        RIDGE_TRY(cli_real(&unused, "bandwidth", a->bandwidth, 1e6, 1e18, err));
     if (a->memory != SIM_NOT_GIVEN)
-        RIDGE_TRY(real(&unused, "memory", (double)a->memory, 1e6, 1e18, err));
+        RIDGE_TRY(cli_real(&unused, "memory", (double)a->memory, 1e6, 1e18, err));
     return RIDGE_OK;
 }
 
-static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *err) {
-    e->model = a->model;
+static ridge_status set_machine(sim_args *a, experiment *e, ridge_error *err) {
+    RIDGE_TRY(shape_path(&a->path, a->model, err));
+    e->model = a->path;
     RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
     if (strcmp(a->dtype, "auto") == 0)
         e->file_weights = true;
@@ -116,12 +71,12 @@ static ridge_status set_machine(const sim_args *a, experiment *e, ridge_error *e
         RIDGE_TRY(plan_dtype_find(&e->dtype, a->dtype, err));
     if (!isnan(a->weight_bits)) {
         e->file_weights = false;
-        RIDGE_TRY(real(&e->dtype.bits, "weight-bits", a->weight_bits, 0.1, 64, err));
+        RIDGE_TRY(cli_real(&e->dtype.bits, "weight-bits", a->weight_bits, 0.1, 64, err));
     }
     RIDGE_TRY(check_figures(a, err));
     bool cheapest = a->find != NULL && strcmp(a->find, "cheapest") == 0;
     if (!cheapest) RIDGE_TRY(sim_set_gpu(a, e, a->gpu, strlen(a->gpu), err));
-    RIDGE_TRY(real(&e->memory_share, "gpu-memory-utilization", a->memory_share, 0.01, 1, err));
+    RIDGE_TRY(cli_real(&e->memory_share, "gpu-memory-utilization", a->memory_share, 0.01, 1, err));
     if (strcmp(a->kv_cache_dtype, "auto") == 0) return RIDGE_OK;
     if (dev_kv_type_find(a->kv_cache_dtype, &e->kv_type)) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL,
@@ -137,15 +92,12 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
     RIDGE_TRY(set_machine(a, e, err));
     RIDGE_TRY(set_scheduler(a, &p->sched, err));
     RIDGE_TRY(set_cluster(a, e, err));
-    RIDGE_TRY(set_traffic(a, &e->traffic, err));
-    RIDGE_TRY(whole(&p->prefix_tokens, "prefix-tokens", a->prefix_tokens, 0, LENGTH_MAX, err));
-    RIDGE_TRY(whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
-    RIDGE_TRY(real(&p->acceptance, "acceptance", a->acceptance, 0, 1, err));
-    RIDGE_TRY(real(&p->slo_ttft_s, "slo-ttft", a->slo_ttft_ms, 0, 1e9, err));
-    RIDGE_TRY(real(&p->slo_tpot_s, "slo-tpot", a->slo_tpot_ms, 0, 1e9, err));
-    p->slo_ttft_s /= 1e3;
-    p->slo_tpot_s /= 1e3;
-    p->seed = a->seed;
+    RIDGE_TRY(traffic_args_read(&a->traffic, &e->traffic, err));
+    RIDGE_TRY(cli_whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
+    RIDGE_TRY(cli_real(&p->acceptance, "acceptance", a->acceptance, 0, 1, err));
+    p->slo_ttft_s = a->traffic.slo_ttft_ms / 1e3;
+    p->slo_tpot_s = a->traffic.slo_tpot_ms / 1e3;
+    p->seed = a->traffic.seed;
     return RIDGE_OK;
 }
 
@@ -163,8 +115,8 @@ static ridge_status run(sim_args *a, ridge_error *err) {
                           "file");
     if (a->compare != NULL) return sim_compare(a, err);
     if (a->find == NULL) return sim_once(a, err);
-    RIDGE_TRY(real(&a->goodput_target, "goodput-target", a->goodput_target, 0.001, 1, err));
-    if (a->slo_ttft_ms == 0 && a->slo_tpot_ms == 0)
+    RIDGE_TRY(cli_real(&a->goodput_target, "goodput-target", a->goodput_target, 0.001, 1, err));
+    if (a->traffic.slo_ttft_ms == 0 && a->traffic.slo_tpot_ms == 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--find needs targets: --slo-ttft MS, --slo-tpot MS");
     if (strcmp(a->find, "max-rate") == 0) return sim_find_max_rate(a, err);
     if (strcmp(a->find, "cheapest") == 0) return sim_find_cheapest(a, err);
@@ -179,7 +131,7 @@ int cmd_sim(int argc, char **argv) {
                   .profile = "ideal",
                   .router = "least-loaded",
                   .scheduler = "continuous",
-                  .rate = NAN,
+                  .traffic = traffic_args_default(),
                   .peak_flops = NAN,
                   .bandwidth = NAN,
                   .weight_bits = NAN,
@@ -187,17 +139,14 @@ int cmd_sim(int argc, char **argv) {
                   .link_gbps = 400,
                   .goodput_target = 0.99,
                   .n_ranks = 1,
-                  .n_requests = SIM_NOT_GIVEN,
-                  .n_prefixes = 1,
                   .replicas = 1,
                   .prefix_caching = true};
     a.memory_share = a.e.memory_share;
     a.max_num_seqs = a.e.sim.sched.max_num_seqs;
     a.max_num_batched_tokens = a.e.sim.sched.max_num_batched_tokens;
     a.block_size = a.e.sim.sched.block_size;
-    traffic_params *t = &a.e.traffic;
     const cli_option options[] = {
-        {"model", CLI_STRING, &a.model, "a name such as llama-3.1-8b, a config.json or a .gguf"},
+        {"model", CLI_STRING, &a.model, "a name such as llama-3.1-8b, a config.json, or MODEL"},
         {"gpu", CLI_STRING, &a.gpu, "a name such as h100; with --find cheapest a list"},
         {"tensor-parallel-size", CLI_UINT, &a.n_ranks, "GPUs of a replica (default: 1)"},
         {"replicas", CLI_UINT, &a.replicas, "how many (default: 1)"},
@@ -209,17 +158,7 @@ int cmd_sim(int argc, char **argv) {
         {"link-gbps", CLI_DOUBLE, &a.link_gbps,
          "between those: of each of the first, in Gbit/s (default: 400)"},
         {"link-latency-us", CLI_DOUBLE, &a.link_latency_us, "in microseconds (default: 0)"},
-        {"trace", CLI_STRING, &t->trace, "a FILE's requests (Mooncake, Azure, or --record's)"},
-        {"trace-speed", CLI_DOUBLE, &t->trace_speed, "replay so many times as fast (default: 1)"},
-        {"rate", CLI_DOUBLE, &a.rate, "Poisson arrivals, so many a second (default: all at once)"},
-        {"num-prompts", CLI_UINT, &a.n_requests, "how many (default: 1000, or all of the trace)"},
-        {"input-len", CLI_STRING, &a.input,
-         "prompt tokens: N, uniform:A:B, exp:MEAN[:MAX] or normal:MEAN:SD (default: 1024)"},
-        {"output-len", CLI_STRING, &a.output, "answer tokens, likewise (default: 128)"},
-        {"max-input-len", CLI_UINT, &a.max_input, "longer prompts are cut to this"},
-        {"max-output-len", CLI_UINT, &a.max_output, "longer answers are cut to this"},
-        {"prefix-tokens", CLI_UINT, &a.prefix_tokens, "a shared beginning before each prompt"},
-        {"prefix-groups", CLI_UINT, &a.n_prefixes, "how many of those there are (default: 1)"},
+        TRAFFIC_OPTIONS(&a.traffic),
         {"max-num-seqs", CLI_UINT, &a.max_num_seqs, "sequences running at once (default: 256)"},
         {"max-num-batched-tokens", CLI_UINT, &a.max_num_batched_tokens,
          "tokens per step (default: 2048)"},
@@ -239,8 +178,6 @@ int cmd_sim(int argc, char **argv) {
          "prompts that begin alike share what is computed (default)"},
         {"num-speculative-tokens", CLI_UINT, &a.n_drafts, "guesses a step (default: 0)"},
         {"acceptance", CLI_DOUBLE, &a.acceptance, "the chance of each to come true (default: 0)"},
-        {"slo-ttft", CLI_DOUBLE, &a.slo_ttft_ms, "goodput: milliseconds to the first token"},
-        {"slo-tpot", CLI_DOUBLE, &a.slo_tpot_ms, "goodput: milliseconds per further token"},
         {"compare", CLI_STRING, &a.compare,
          "a list of what to vary, such as static,continuous or chunked=512+tp=2,disagg=2P1D"},
         {"find", CLI_STRING, &a.find,
@@ -252,7 +189,6 @@ int cmd_sim(int argc, char **argv) {
         {"peak-flops", CLI_DOUBLE, &a.peak_flops, "FLOP/s in place of the GPU's"},
         {"bandwidth", CLI_DOUBLE, &a.bandwidth, "bytes/s in place of the GPU's"},
         {"memory", CLI_BYTES, &a.memory, "bytes in place of the GPU's"},
-        {"seed", CLI_UINT, &a.seed, "of arrivals, lengths and guesses (default: 0)"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
     };
     int n_args = 0,
@@ -264,6 +200,7 @@ int cmd_sim(int argc, char **argv) {
     }
     ridge_error err = {0};
     ridge_status status = run(&a, &err);
+    mem_free(a.path);
     if (status == RIDGE_OK) return CLI_OK;
     cli_fail(&err);
     return status == RIDGE_EINVAL ? CLI_USAGE : CLI_FAILED;

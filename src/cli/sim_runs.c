@@ -52,7 +52,7 @@ static void json_head(buf *b, const sim_args *a) {
     buf_json_string(b, a->model, strlen(a->model));
     report_json_member(b, "gpu", a->e.gpu.name);
     if (t->arrivals == TRAFFIC_TRACE) report_json_member(b, "trace", t->trace);
-    buf_printf(b, ",\"seed\":%llu", (unsigned long long)a->seed);
+    buf_printf(b, ",\"seed\":%llu", (unsigned long long)a->traffic.seed);
 }
 
 static ridge_status finish_json(buf *b, ridge_error *err) {

@@ -3,6 +3,7 @@
 #ifndef RIDGE_CLI_SIM_RUNS_H
 #define RIDGE_CLI_SIM_RUNS_H
 
+#include "cli/traffic_args.h"
 #include "plan/experiment.h"
 
 #define SIM_NOT_GIVEN UINT64_MAX
@@ -10,13 +11,14 @@
 /* The flags as they are given, and what becomes of them. */
 typedef struct {
     experiment e;
-    const char *model, *gpu, *input, *output, *kv_cache_dtype, *router, *scheduler, *disaggregate,
-        *compare, *find, *prices, *dtype, *profile;
-    double rate, peak_flops, bandwidth, weight_bits; /* NAN: not given */
-    double memory_share, link_gbps, link_latency_us;
-    double slo_ttft_ms, slo_tpot_ms, goodput_target, acceptance;
+    char *path; /* of the model, as plan_model_open takes it; owned */
+    traffic_args traffic;
+    const char *model, *gpu, *kv_cache_dtype, *router, *scheduler, *disaggregate, *compare, *find,
+        *prices, *dtype, *profile;
+    double peak_flops, bandwidth, weight_bits; /* NAN: not given */
+    double memory_share, link_gbps, link_latency_us, goodput_target, acceptance;
     uint64_t n_ranks, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
-        n_requests, max_input, max_output, prefix_tokens, n_prefixes, replicas, n_drafts, seed;
+        replicas, n_drafts;
     bool prefix_caching, json;
 } sim_args;
 

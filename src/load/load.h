@@ -21,15 +21,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stats.h"
-#include "traffic/length.h"
+#include "traffic/traffic.h"
 
 #define LOAD_MAX_REQUESTS ((size_t)1 << 24)
 /* Late is a run whose lateness (99th percentile) is over so many milliseconds, and over this share
  * of the median time to the first token (without a stream: to the end). */
 #define LOAD_LATE_MS 10.0
 #define LOAD_LATE_SHARE 0.01
-
-typedef enum { LOAD_CLOSED, LOAD_POISSON, LOAD_TRACE } load_arrivals;
 
 /* Strings are borrowed. */
 typedef struct {
@@ -41,18 +39,8 @@ typedef struct {
     bool token_ids;      /* prompts are lists of ids instead of words (not with chat) */
     uint32_t vocab_size; /* of those ids */
 
-    load_arrivals arrivals;
-    size_t concurrency; /* LOAD_CLOSED: so many at a time */
-    double rate;        /* LOAD_POISSON: requests per second */
-    const char *trace;  /* LOAD_TRACE: a file (format/trace.h) */
-    double trace_speed; /* its times are divided by this */
-    size_t n_requests;  /* LOAD_TRACE: at most so many (0: all) */
-
-    length_spec input, output;          /* without a trace */
-    uint32_t max_input, max_output;     /* what is longer is cut; 0: nothing is */
-    uint32_t prefix_tokens, n_prefixes; /* before each prompt one of so many shared beginnings */
-
-    uint64_t seed;
+    traffic_params traffic;
+    size_t concurrency; /* TRAFFIC_AT_ONCE, which here is a closed loop: so many at a time */
     double temperature;
     bool ignore_eos;
     const char *extra_body; /* more members for every request: a JSON object, or NULL */

@@ -2,24 +2,6 @@
 #include "load/plan.h"
 
 #include "base/mem.h"
-#include "traffic/traffic.h"
-
-static traffic_params traffic_of(const load_params *p) {
-    static const traffic_arrivals arrivals[] = {[LOAD_CLOSED] = TRAFFIC_AT_ONCE,
-                                                [LOAD_POISSON] = TRAFFIC_POISSON,
-                                                [LOAD_TRACE] = TRAFFIC_TRACE};
-    return (traffic_params){.arrivals = arrivals[p->arrivals],
-                            .rate = p->rate,
-                            .trace = p->trace,
-                            .trace_speed = p->trace_speed,
-                            .n_requests = p->n_requests,
-                            .input = p->input,
-                            .output = p->output,
-                            .max_input = p->max_input,
-                            .max_output = p->max_output,
-                            .n_prefixes = p->n_prefixes,
-                            .seed = p->seed};
-}
 
 static ridge_status add(load_plan *plan, const traffic_request *r, ridge_error *err) {
     if (plan->n == LOAD_MAX_REQUESTS)
@@ -50,9 +32,8 @@ static ridge_status fill(load_plan *plan, traffic *from, ridge_error *err) {
 
 ridge_status load_plan_make(load_plan *out, const load_params *p, ridge_error *err) {
     traffic *from = NULL;
-    traffic_params params = traffic_of(p);
     *out = (load_plan){0};
-    RIDGE_TRY(traffic_open(&from, &params, err));
+    RIDGE_TRY(traffic_open(&from, &p->traffic, err));
     ridge_status status = fill(out, from, err);
     traffic_close(from);
     return status;

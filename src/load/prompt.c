@@ -37,7 +37,7 @@ static void put_token(writer *w, uint32_t draw) {
 
 /* Four tokens come from one block of the generator. */
 static void put_tokens(writer *w, source_kind kind, int64_t name, uint32_t n) {
-    uint64_t seed = w->params->seed, id = (uint64_t)name;
+    uint64_t seed = w->params->traffic.seed, id = (uint64_t)name;
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t draws[4];
     for (uint32_t i = 0; i < n; i++) {
@@ -62,13 +62,13 @@ static void put_own_tokens(writer *w, const load_plan *plan, size_t i) {
 }
 
 static void put_prefix(writer *w, const load_plan *plan, size_t i) {
-    put_tokens(w, FROM_PREFIX, plan->requests[i].prefix, w->params->prefix_tokens);
+    put_tokens(w, FROM_PREFIX, plan->requests[i].prefix, w->params->traffic.prefix_tokens);
 }
 
 /* A shared beginning is the system's message, as it is where people share one. */
 static void write_messages(writer *w, const load_plan *plan, size_t i) {
     buf_puts(w->out, "\"messages\":[");
-    if (w->params->prefix_tokens > 0) {
+    if (w->params->traffic.prefix_tokens > 0) {
         buf_puts(w->out, "{\"role\":\"system\",\"content\":\"");
         put_prefix(w, plan, i);
         buf_puts(w->out, "\"},");
@@ -109,7 +109,7 @@ void load_body_write(buf *out, const load_params *p, const char *model, const lo
     buf_printf(out, ",\"max_tokens\":%u,\"temperature\":", plan->requests[i].n_output);
     buf_json_double(out, p->temperature);
     if (p->temperature > 0)
-        buf_printf(out, ",\"seed\":%llu", (unsigned long long)((p->seed + i) & INT64_MAX));
+        buf_printf(out, ",\"seed\":%llu", (unsigned long long)((p->traffic.seed + i) & INT64_MAX));
     if (p->ignore_eos) buf_puts(out, ",\"ignore_eos\":true");
     if (p->stream) buf_puts(out, ",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
     if (p->extra_body != NULL) write_extra(out, p->extra_body);

@@ -29,19 +29,23 @@ typedef struct {
 load_params load_params_default(void) {
     return (load_params){
         .stream = true,
-        .arrivals = LOAD_CLOSED,
+        .traffic = {.arrivals = TRAFFIC_AT_ONCE,
+                    .rate = 1,
+                    .trace_speed = 1,
+                    .n_requests = 100,
+                    .input = {LENGTH_FIXED, 128, 0},
+                    .output = {LENGTH_FIXED, 128, 0},
+                    .n_prefixes = 1},
         .concurrency = 1,
-        .rate = 1,
-        .trace_speed = 1,
-        .n_requests = 100,
-        .input = {LENGTH_FIXED, 128, 0},
-        .output = {LENGTH_FIXED, 128, 0},
-        .n_prefixes = 1,
         .ignore_eos = true,
         .max_connections = 4096,
         .timeout_s = 600,
         .stop_fd = -1,
     };
+}
+
+static bool is_closed(const load_params *p) {
+    return p->traffic.arrivals == TRAFFIC_AT_ONCE;
 }
 
 static void prepare_body(runner *r) {
@@ -57,7 +61,7 @@ static bool is_over(const runner *r) {
 /* In a closed loop a request is due when a place is free, and has been since then. */
 static bool is_due(const runner *r, int64_t now_us) {
     if (is_over(r)) return false;
-    if (r->params->arrivals == LOAD_CLOSED) return r->n_free > 0;
+    if (is_closed(r->params)) return r->n_free > 0;
     return r->plan.requests[r->next].due_us <= now_us;
 }
 
@@ -68,7 +72,7 @@ static int64_t take_place(runner *r) {
 }
 
 static void give_place(runner *r, int64_t now_us) {
-    if (r->params->arrivals == LOAD_CLOSED) r->free_us[r->n_free++] = now_us;
+    if (is_closed(r->params)) r->free_us[r->n_free++] = now_us;
 }
 
 static void send_next(runner *r, int64_t now_us) {
@@ -76,9 +80,9 @@ static void send_next(runner *r, int64_t now_us) {
     load_record *record = &r->result->records[r->result->n++];
     ridge_error err = {0};
     *record = (load_record){
-        .n_input = planned->n_input + r->params->prefix_tokens,
+        .n_input = planned->n_input + r->params->traffic.prefix_tokens,
         .n_output = planned->n_output,
-        .due_us = r->params->arrivals == LOAD_CLOSED ? take_place(r) : planned->due_us,
+        .due_us = is_closed(r->params) ? take_place(r) : planned->due_us,
         .prompt_tokens = -1,
         .cached_tokens = -1,
         .output_tokens = -1,
@@ -104,7 +108,7 @@ static void pump(runner *r) {
     }
     if (is_over(r) && r->n_running == 0) event_base_loopbreak(r->base);
     /* Where the next has to wait for one to end, on_done leads here again. */
-    if (is_over(r) || r->params->arrivals == LOAD_CLOSED || !client_has_room(r->client)) return;
+    if (is_over(r) || is_closed(r->params) || !client_has_room(r->client)) return;
     int64_t wait = r->plan.requests[r->next].due_us - now;
     struct timeval tv = {wait / 1000000, wait % 1000000};
     evtimer_add(r->pump, &tv);
@@ -149,22 +153,12 @@ static ridge_status check_extra(const char *text, ridge_error *err) {
 }
 
 static ridge_status check(const load_params *p, ridge_error *err) {
-    if (p->arrivals == LOAD_POISSON && !(p->rate > 0 && p->rate <= 1e6))
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "a rate of %g requests per second; expected up to 1e6",
-                          p->rate);
-    if (p->arrivals == LOAD_TRACE && !(p->trace_speed > 0 && p->trace_speed <= 1e9))
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "a trace speed of %g; expected up to 1e9",
-                          p->trace_speed);
-    if (p->arrivals == LOAD_CLOSED && (p->concurrency < 1 || p->concurrency > p->max_connections))
+    RIDGE_TRY(traffic_check(&p->traffic, err));
+    if (is_closed(p) && (p->concurrency < 1 || p->concurrency > p->max_connections))
         return RIDGE_FAIL(err, RIDGE_EINVAL, "%zu requests at a time over %zu connection%s",
                           p->concurrency, p->max_connections, plural(p->max_connections));
     if (p->max_connections < 1)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "at least one connection is needed");
-    if (p->arrivals != LOAD_TRACE && p->n_requests < 1)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "at least one request is needed");
-    if (p->prefix_tokens > LENGTH_MAX || p->n_prefixes < 1)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "%u shared prefixes of %u tokens", p->n_prefixes,
-                          p->prefix_tokens);
     if (p->token_ids && (p->chat || p->vocab_size < 4 || p->vocab_size > 1u << 30))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "token ids need /v1/completions and the size of the vocabulary");
@@ -192,7 +186,7 @@ static ridge_status open_all(runner *r, ridge_error *err) {
     RIDGE_TRY(check(r->params, err));
     RIDGE_TRY(load_plan_make(&r->plan, r->params, err));
     r->result->records = mem_zalloc(r->plan.n, sizeof *r->result->records);
-    r->n_free = r->params->arrivals == LOAD_CLOSED ? r->params->concurrency : 0;
+    r->n_free = is_closed(r->params) ? r->params->concurrency : 0;
     r->free_us = mem_zalloc(r->n_free + 1, sizeof *r->free_us);
     if (r->result->records == NULL || r->free_us == NULL)
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "the records");

@@ -86,6 +86,7 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
     p.sched = *s;
     p.step = machine_step;
     p.step_context = m;
+    p.prefix_tokens = e->traffic.prefix_tokens;
     p.kv_token_bytes = machine_kv_token_bytes(m);
     if (s->static_batches) p.sched.prefix_caching = false;
     *out = (experiment_result){.n_gpus = (p.n_replicas + p.n_decode) * e->n_ranks,

@@ -18,7 +18,23 @@ struct traffic {
     int64_t last_us;
 };
 
+ridge_status traffic_check(const traffic_params *p, ridge_error *err) {
+    if (p->arrivals == TRAFFIC_POISSON && !(p->rate > 0 && p->rate <= 1e6))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "a rate of %g requests per second; expected up to 1e6",
+                          p->rate);
+    if (p->arrivals == TRAFFIC_TRACE && !(p->trace_speed > 0 && p->trace_speed <= 1e9))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "a trace speed of %g; expected up to 1e9",
+                          p->trace_speed);
+    if (p->arrivals != TRAFFIC_TRACE && p->n_requests < 1)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "at least one request is needed");
+    if (p->prefix_tokens > LENGTH_MAX)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "shared prefixes of %u tokens; expected up to %u",
+                          p->prefix_tokens, LENGTH_MAX);
+    return RIDGE_OK;
+}
+
 ridge_status traffic_open(traffic **out, const traffic_params *p, ridge_error *err) {
+    RIDGE_TRY(traffic_check(p, err));
     traffic *t = mem_zalloc(1, sizeof *t);
     if (t == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the traffic");
     t->params = *p;

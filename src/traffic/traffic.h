@@ -22,13 +22,14 @@ typedef enum { TRAFFIC_AT_ONCE, TRAFFIC_POISSON, TRAFFIC_TRACE } traffic_arrival
 /* Strings are borrowed by traffic_open alone. */
 typedef struct {
     traffic_arrivals arrivals;
-    double rate;                    /* TRAFFIC_POISSON: requests per second */
-    const char *trace;              /* TRAFFIC_TRACE: a file (format/trace.h) */
-    double trace_speed;             /* its times are divided by this */
-    size_t n_requests;              /* of a trace at most so many (0: all) */
-    length_spec input, output;      /* without a trace */
-    uint32_t max_input, max_output; /* what is longer is cut; 0: nothing is */
-    uint32_t n_prefixes;            /* shared beginnings; 0: as 1 */
+    double rate;                        /* TRAFFIC_POISSON: requests per second */
+    const char *trace;                  /* TRAFFIC_TRACE: a file (format/trace.h) */
+    double trace_speed;                 /* its times are divided by this */
+    size_t n_requests;                  /* of a trace at most so many (0: all) */
+    length_spec input, output;          /* without a trace */
+    uint32_t max_input, max_output;     /* what is longer is cut; 0: nothing is */
+    uint32_t prefix_tokens, n_prefixes; /* before each prompt one of so many shared beginnings; 0:
+                                           as 1 */
     uint64_t seed;
 } traffic_params;
 
@@ -42,6 +43,9 @@ typedef struct {
     uint32_t n_blocks;
 } traffic_request;
 
+/* RIDGE_EINVAL: a number that is out of range, named. */
+ridge_status traffic_check(const traffic_params *p, ridge_error *err) RIDGE_CHECKED;
+/* Checks them, and of a trace every line. */
 ridge_status traffic_open(traffic **out, const traffic_params *p, ridge_error *err) RIDGE_CHECKED;
 /* In order of due_us. *more: there was one. */
 ridge_status traffic_next(traffic *t, traffic_request *out, bool *more,

@@ -94,9 +94,9 @@ static void test_bad_lengths(void **state) {
 
 static load_params params(void) {
     load_params p = load_params_default();
-    p.n_requests = 8;
-    p.input = length("uniform:3:9");
-    p.output = length("exp:20:50");
+    p.traffic.n_requests = 8;
+    p.traffic.input = length("uniform:3:9");
+    p.traffic.output = length("exp:20:50");
     return p;
 }
 
@@ -112,9 +112,9 @@ static load_plan plan_of(const load_params *p) {
 static void test_poisson(void **state) {
     (void)state;
     load_params p = params();
-    p.arrivals = LOAD_POISSON;
-    p.rate = 50;
-    p.n_requests = N;
+    p.traffic.arrivals = TRAFFIC_POISSON;
+    p.traffic.rate = 50;
+    p.traffic.n_requests = N;
     load_plan plan = plan_of(&p);
     double sum = 0, squares = 0;
     for (size_t i = 0; i < plan.n; i++) {
@@ -123,8 +123,8 @@ static void test_poisson(void **state) {
         sum += gap / 1e6;
         squares += gap * gap / 1e12;
     }
-    assert_near(sum / N, 1 / p.rate, 0.02);
-    assert_near(sqrt(squares / N - sum * sum / N / N), 1 / p.rate, 0.03);
+    assert_near(sum / N, 1 / p.traffic.rate, 0.02);
+    assert_near(sqrt(squares / N - sum * sum / N / N), 1 / p.traffic.rate, 0.03);
     int64_t n_seconds = plan.requests[N - 1].due_us / 1000000;
     double mean = 0, variance = 0;
     size_t at = 0;
@@ -132,10 +132,10 @@ static void test_poisson(void **state) {
         double n = 0;
         for (; plan.requests[at].due_us < (s + 1) * 1000000; at++) n++;
         mean += n / (double)n_seconds;
-        variance += (n - p.rate) * (n - p.rate) / (double)n_seconds;
+        variance += (n - p.traffic.rate) * (n - p.traffic.rate) / (double)n_seconds;
     }
-    assert_near(mean, p.rate, 0.02);
-    assert_near(variance, p.rate, 0.2);
+    assert_near(mean, p.traffic.rate, 0.02);
+    assert_near(variance, p.traffic.rate, 0.2);
     load_plan_free(&plan);
 }
 
@@ -161,21 +161,21 @@ static char *everything(const load_params *p) {
 static void test_a_seed_makes_the_plan(void **state) {
     (void)state;
     load_params p = params();
-    p.arrivals = LOAD_POISSON;
-    p.rate = 3;
+    p.traffic.arrivals = TRAFFIC_POISSON;
+    p.traffic.rate = 3;
     p.temperature = 0.5;
-    p.prefix_tokens = 3;
-    p.n_prefixes = 4;
+    p.traffic.prefix_tokens = 3;
+    p.traffic.n_prefixes = 4;
     char *a = everything(&p), *b = everything(&p);
     assert_string_equal(a, b);
     mem_free(b);
-    p.seed = 1;
+    p.traffic.seed = 1;
     b = everything(&p);
     assert_string_not_equal(a, b);
     mem_free(b);
     /* A longer run begins as the shorter one. */
-    p.seed = 0;
-    p.n_requests = 12;
+    p.traffic.seed = 0;
+    p.traffic.n_requests = 12;
     b = everything(&p);
     assert_memory_equal(a, b, strlen(a));
     mem_free(a);
@@ -215,7 +215,7 @@ static void test_bodies(void **state) {
     }
     p.stream = p.ignore_eos = false;
     p.temperature = 0.75;
-    p.seed = 40;
+    p.traffic.seed = 40;
     p.extra_body = " { \"priority\": 3, \"a\": {\"b\": []} } ";
     json_t *root = parsed(&p, &plan, 2);
     assert_null(json_object_get(root, "stream"));
@@ -233,7 +233,7 @@ static void test_token_ids(void **state) {
     load_params p = params();
     p.token_ids = true;
     p.vocab_size = 1000;
-    p.prefix_tokens = 2;
+    p.traffic.prefix_tokens = 2;
     load_plan plan = plan_of(&p);
     json_t *first = NULL;
     for (size_t i = 0; i < plan.n; i++) {
@@ -256,9 +256,9 @@ static void test_token_ids(void **state) {
 static void test_prefixes(void **state) {
     (void)state;
     load_params p = params();
-    p.prefix_tokens = 50;
-    p.n_prefixes = 3;
-    p.n_requests = 300;
+    p.traffic.prefix_tokens = 50;
+    p.traffic.n_prefixes = 3;
+    p.traffic.n_requests = 300;
     p.chat = true;
     load_plan plan = plan_of(&p);
     char *seen[3] = {NULL};
@@ -312,11 +312,11 @@ static void test_equal_blocks_of_a_trace_are_equal_text(void **state) {
           f);
     fclose(f);
     load_params p = params();
-    p.arrivals = LOAD_TRACE;
-    p.trace = path;
-    p.trace_speed = 2;
-    p.n_requests = 0;
-    p.max_output = 5;
+    p.traffic.arrivals = TRAFFIC_TRACE;
+    p.traffic.trace = path;
+    p.traffic.trace_speed = 2;
+    p.traffic.n_requests = 0;
+    p.traffic.max_output = 5;
     load_plan plan = plan_of(&p);
     assert_int_equal(plan.n, 4);
     assert_int_equal(plan.requests[1].due_us, 250000);
