@@ -45,10 +45,11 @@ static void phase_times(buf *b, const plan_phase *f) {
 static void prefill_json(buf *b, const plan_phase *f, const plan_report *r) {
     buf_puts(b, "\"prefill\":{");
     field(b, "tokens", r->params.prompt);
+    field(b, "prompts_at_once", r->result.prompts_at_once);
     field(b, "weight_bytes_read", f->weight_bytes);
     field(b, "kv_bytes", f->kv_bytes);
     phase_times(b, f);
-    field(b, "tokens_per_s", r->params.prompt / f->seconds);
+    field(b, "tokens_per_s", r->result.prompts_at_once * r->params.prompt / f->seconds);
     buf_putc(b, '}');
 }
 
@@ -86,6 +87,24 @@ static void model_json(buf *b, const plan_report *r) {
     buf_puts(b, "},");
 }
 
+/* The kinds of operation in the plan for which the profile has nothing measured. */
+static bool is_assumed(const plan_report *r, int kind) {
+    return (r->result.kinds >> kind & 1) != 0 &&
+           efficiency_assumed(&r->params.profile, (efficiency_kind)kind) != NULL;
+}
+
+static void profile_json(buf *b, const plan_report *r) {
+    const efficiency_profile *p = &r->params.profile;
+    buf_puts(b, "\"profile\":{");
+    text_field(b, "name", p->name);
+    buf_puts(b, ",\"assumed\":{");
+    for (int k = 0; k < EFFICIENCY_N_KINDS; k++)
+        if (is_assumed(r, k))
+            text_field(b, efficiency_kind_name((efficiency_kind)k),
+                       efficiency_assumed(p, (efficiency_kind)k));
+    buf_puts(b, "}},");
+}
+
 static void fit_json(buf *b, const plan_report *r) {
     const plan_result *x = &r->result;
     buf_puts(b, ",\"fit\":{\"fits\":");
@@ -118,6 +137,7 @@ static void fit_json(buf *b, const plan_report *r) {
 static void fields_json(buf *b, const plan_report *r) {
     const plan_result *x = &r->result;
     model_json(b, r);
+    profile_json(b, r);
     prefill_json(b, &x->prefill.textbook, r);
     buf_putc(b, ',');
     decode_json(b, &x->decode.textbook, r);
@@ -204,14 +224,28 @@ static void head_text(buf *b, const plan_report *r) {
                amount(t[1], r->params.gpu.bytes_per_s, "B/s"));
 }
 
+static void profile_text(buf *b, const plan_report *r) {
+    const efficiency_profile *p = &r->params.profile;
+    int n = 0;
+    for (int k = 0; k < EFFICIENCY_N_KINDS; k++)
+        if (is_assumed(r, k))
+            buf_printf(b, "%s%s %s", n++ == 0 ? "  not measured    " : ", ",
+                       efficiency_kind_name((efficiency_kind)k),
+                       efficiency_assumed(p, (efficiency_kind)k));
+    if (n > 0) buf_printf(b, " (profile %s)\n", p->name);
+}
+
 void plan_print_text(buf *b, const plan_report *r) {
     const plan_result *x = &r->result;
     const plan_params *p = &r->params;
     char t[2][32];
     head_text(b, r);
-    buf_printf(b, "\nprompt of %u tokens: TTFT %s\n", p->prompt,
+    profile_text(b, r);
+    buf_printf(b, "\nprompt of %u tokens: TTFT %s", p->prompt,
                seconds_text(t[0], x->prefill.counted.seconds));
-    phase_text(b, &x->prefill, p->prompt);
+    if (x->prompts_at_once > 1) buf_printf(b, ", %.0f at once", x->prompts_at_once);
+    buf_putc(b, '\n');
+    phase_text(b, &x->prefill, x->prompts_at_once * p->prompt);
     buf_printf(b, "\none step of %u sequence%s with %u tokens in the cache each: TPOT %s\n",
                p->batch, plural(p->batch), p->context,
                seconds_text(t[0], x->decode.counted.seconds));

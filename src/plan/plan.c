@@ -245,7 +245,10 @@ ridge_status plan_prefill(plan *p, uint32_t n_tokens, plan_count *out, ridge_err
     if (n_tokens < 1 || n_tokens > MODEL_MAX_CONTEXT)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "a prompt of %u tokens, expected 1 to %u", n_tokens,
                           MODEL_MAX_CONTEXT);
-    out->textbook = textbook(p, n_tokens, 0, at_least_one(p->params.split.n_tensor));
+    /* Ranks of experts have a prompt of their own each. */
+    double tensor = at_least_one(p->params.split.n_tensor);
+    double experts = at_least_one(p->params.split.n_expert);
+    out->textbook = textbook(p, experts * n_tokens, 0, tensor * experts);
     return run(p, 1, n_tokens, n_tokens, &out->counted, err);
 }
 
@@ -332,13 +335,14 @@ ridge_status plan_work_out(plan *p, plan_result *r, ridge_error *err) {
     const plan_params *a = &p->params;
     *r = (plan_result){.config = p->config, .peak_flops = hardware_flops(&a->gpu, a->dtype.peak)};
     r->ridge = r->peak_flops / a->gpu.bytes_per_s;
+    r->kinds = device_count_kinds(p->program);
     sizes(p, r);
     if (a->slo_tpot_s > 0) RIDGE_TRY(find_slo_batch(p, r, err));
     RIDGE_TRY(plan_prefill(p, a->prompt, &r->prefill, err));
     RIDGE_TRY(plan_decode(p, a->batch, a->context, &r->decode, err));
-    double at_once = at_least_one(a->split.n_stages) * at_least_one(a->split.n_expert);
+    r->prompts_at_once = at_least_one(a->split.n_stages) * at_least_one(a->split.n_expert);
     double per_second = a->price_per_hour * r->n_gpus / 3600;
-    r->prefill_tokens_per_s = at_once * a->prompt / r->prefill.counted.seconds;
+    r->prefill_tokens_per_s = r->prompts_at_once * a->prompt / r->prefill.counted.seconds;
     r->decode_tokens_per_s = a->batch / r->decode.counted.seconds;
     r->cost_per_m_input = per_second / r->prefill_tokens_per_s * 1e6;
     r->cost_per_m_output = per_second / r->decode_tokens_per_s * 1e6;

@@ -64,7 +64,9 @@ typedef struct {
     double parameters, active_parameters;
     double weight_bytes, kv_bytes_per_token;
     double peak_flops, ridge; /* of the weights' precision; FLOPs per byte */
+    uint32_t kinds;           /* of operations in it: bit k is efficiency_kind k */
     plan_count prefill, decode;
+    double prompts_at_once; /* of ranks of experts and of stages, each has one */
     double n_gpus, memory_bytes, deployed_bytes; /* of all GPUs; weights on all of them */
     double sequence_bytes;                       /* of `context` tokens in the cache */
     double kv_tokens, users; /* that fit; users: of `context` tokens, 0 where that is 0 */

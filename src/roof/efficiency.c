@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 efficiency_profile efficiency_ideal(void) {
     efficiency_profile p = {.name = "ideal"};
@@ -51,4 +52,12 @@ double efficiency_seconds(const efficiency_profile *profile, const efficiency_pe
         over(bytes, c->bandwidth * peaks->bytes_per_s),
     };
     return c->overhead_s + norm_of(terms, 3, c->sharpness);
+}
+
+const char *efficiency_assumed(const efficiency_profile *profile, efficiency_kind kind) {
+    static const char mark[] = "assumed: ";
+    const char *from = profile->kinds[kind].from;
+    if (strncmp(from, mark, strlen(mark)) == 0) return from + strlen(mark);
+    bool left_out = from[0] == '\0' && strcmp(profile->name, "ideal") != 0;
+    return left_out ? "as ideal" : NULL;
 }

@@ -78,6 +78,10 @@ typedef struct {
 /* The roofline itself: no overheads, all of the peaks. */
 efficiency_profile efficiency_ideal(void);
 
+/* What a kind has numbers of where nothing was measured: "as linear"; NULL: they rest on
+ * measurements, or the profile is the ideal one. */
+const char *efficiency_assumed(const efficiency_profile *profile, efficiency_kind kind);
+
 /* Seconds that the operation takes. A collective over one rank takes none. */
 double efficiency_seconds(const efficiency_profile *profile, const efficiency_peaks *peaks,
                           const efficiency_op *op);

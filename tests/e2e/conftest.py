@@ -38,6 +38,17 @@ def model_path(name):
     return str(path)
 
 
+def text_boxes(svg):
+    """Around each text of a picture, by its anchor, at 7 pixels a letter of 12 and 9 of the title's."""
+    found = []
+    for e in svg.findall("{*}text"):
+        x, y, classes = float(e.get("x")), float(e.get("y")), (e.get("class") or "").split()
+        width = len(e.text) * (9 if "title" in classes else 7)
+        left = x - width if "end" in classes else x - width / 2 if "middle" in classes else x
+        found.append((e.text, left, left + width, y - 10, y + 2))
+    return found
+
+
 class Ridge:
     """Runs the program once per call, from the root of the checkout."""
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from conftest import ROOT, model_path
+from conftest import ROOT, model_path, text_boxes
 
 
 def plan(ridge, model, gpu, *args):
@@ -186,6 +186,40 @@ def test_expert_parallel(ridge):
     assert c["seconds_by_bound"]["link"] == near(58 * 2 * 4 * 8 * 31 / 32 * 7168 * 2 / 200e9, 1e-9)
 
 
+def test_prompts_under_expert_parallelism(ridge):
+    """Each of 32 ranks has a prompt of its own: 32 times the work of one on 32 times the GPUs, all parameters read
+    once; a stage has one, too. By hand: 2 x 37.55 B x 1,000 / 1,979 TFLOP/s."""
+    args = ("deepseek-v3", "h800", "--dtype", "fp8", "--prompt", 1000)
+    one = plan(ridge, *args)["prefill"]
+    p = plan(ridge, *args, "--expert-parallel-size", 32)["prefill"]
+    assert (one["prompts_at_once"], p["prompts_at_once"]) == (1, 32)
+    assert p["flops"] == near(32 * one["flops"], 1e-9)
+    assert p["compute_seconds"] == near(2 * 37.55e9 * 1000 / 1979e12, 1e-3)
+    assert p["memory_seconds"] == near(671.03e9 / 32 / 3.35e12, 1e-3)
+    assert p["tokens_per_s"] == near(32000 / p["seconds"], 1e-9)
+    stages = plan(ridge, "llama-3.1-8b", "h100", "--pipeline-parallel-size", 4)
+    assert stages["counted"]["prefill"]["tokens_per_s"] == near(4000 / stages["latency"]["ttft_seconds"], 1e-9)
+
+
+def test_what_a_profile_assumes(ridge, tmp_path):
+    """Only of what the model has: no experts in Llama, no all-reduce on one GPU."""
+    def assumed(*args):
+        return plan(ridge, *args)["profile"]["assumed"]
+    base = {"attention_prefill": "as linear", "attention_decode": "as linear", "cache_write": "as add", "rows": "as add"}
+    assert assumed("llama-3.1-8b", "h100") == {}
+    assert assumed("llama-3.1-8b", "h100", "--profile", "h100") == base
+    assert assumed("mixtral-8x7b", "h100", "--profile", "h100") == {**base, "experts": "as linear"}
+    two = assumed("llama-3.1-8b", "a100", "--profile", "a100", "--tensor-parallel-size", 2)
+    assert two == {**base, "all_reduce": "as of h100", "all_gather": "as of h100"}
+    text = ridge.text("plan", "--model", "mixtral-8x7b", "--gpu", "h100", "--profile", "h100")
+    assert "not measured    experts as linear, attention_prefill as linear" in text and "(profile h100)" in text
+    assert "not measured" not in ridge.text("plan", "--model", "mixtral-8x7b", "--gpu", "h100")
+    own = tmp_path / "own.json"
+    own.write_text('{"format": "ridge efficiency profile", "version": 1, "name": "own", "made": "", "activations": 1.0, '
+                   '"kinds": {}}')
+    assert assumed("llama-3.1-8b", "h100", "--profile", own)["linear"] == "as ideal"
+
+
 def test_what_if(ridge):
     p = plan(ridge, "llama-3.1-8b", "h100", "--what-if", "gpu=h200", "--what-if", "batch=64")
     assert [w["change"] for w in p["what_if"]] == ["gpu=h200", "batch=64"]
@@ -268,17 +302,6 @@ def test_workings_come_to_their_values(ridge, args):
         assert work_out(left) == near(work_out(right)), name
 
 
-def boxes(svg):
-    """Around each text, by its anchor, at 7 pixels a letter of 12 and 9 of the title's."""
-    found = []
-    for e in svg.findall("{*}text"):
-        x, y, classes = float(e.get("x")), float(e.get("y")), e.get("class").split()
-        width = len(e.text) * (9 if "title" in classes else 7)
-        left = x - width if "end" in classes else x - width / 2 if "middle" in classes else x
-        found.append((e.text, left, left + width, y - 10, y + 2))
-    return found
-
-
 @pytest.mark.parametrize("args", [
     ("llama-3.1-8b", "h100"), ("llama-3.1-8b", "h100", "--batch", 64, "--context", 4096),
     ("llama-3.1-8b", "h100", "--prompt", 1), ("deepseek-v3", "epyc-9654", "--context", 100000000),
@@ -291,7 +314,7 @@ def test_a_plot_is_legible(ridge, tmp_path, args):
     path = tmp_path / "plan.svg"
     ridge("plan", "--model", args[0], "--gpu", *args[1:], "--plot", path, status=None)
     svg = xml.etree.ElementTree.parse(path).getroot()
-    texts = boxes(svg)
+    texts = text_boxes(svg)
     for i, (text, left, right, top, bottom) in enumerate(texts):
         assert 0 <= left and right <= 960, text
         for other, left2, right2, top2, bottom2 in texts[:i]:
@@ -312,13 +335,15 @@ def test_a_plot_of_any_name(ridge, tmp_path):
 
 
 def test_what_does_not_fit(ridge):
-    done = ridge("plan", "--model", "llama-3.1-405b", "--gpu", "h100", status=1)
+    """An answer, not a failure: the same status, and the same words, in text and in JSON."""
+    done = ridge("plan", "--model", "llama-3.1-405b", "--gpu", "h100", status=0)
+    reason = plan(ridge, "llama-3.1-405b", "h100")["fit"]["reason"]
     for part in ("811.7 GB", "80.0 GB", "12 GPUs", "--tensor-parallel-size 16"):  # 128 heads on 12 do not go
-        assert part in done.stderr.decode()
+        assert part in done.stderr.decode() and part in done.stdout.decode() and part in reason
     assert plan(ridge, "llama-3.1-405b", "h100", "--tensor-parallel-size", 16)["fit"]["fits"]
     p = plan(ridge, "llama-3.1-405b", "h100")
     assert p["fit"]["fits"] is False and p["fit"]["kv_tokens"] == 0
-    done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--batch", 200, "--context", 4096, status=1)
+    done = ridge("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--batch", 200, "--context", 4096, status=0)
     assert "119 such sequences fit" in done.stderr.decode()
 
 

@@ -288,6 +288,15 @@ static void count_account(const device *d, dev_account *out) {
     *out = ((const count_device *)d)->account;
 }
 
+uint32_t device_count_kinds(const dev_compiled *c) {
+    uint32_t kinds = 0;
+    for (size_t i = 0; i < c->n_kinds; i++) {
+        kinds |= 1u << c->kinds[i].class;
+        if (count_attends(&c->kinds[i].op)) kinds |= 1u << EFFICIENCY_ATTENTION_DECODE;
+    }
+    return kinds;
+}
+
 void device_count_bounds(const device *d, double out[ROOF_N_BOUNDS]) {
     memcpy(out, ((const count_device *)d)->bounds, sizeof(double[ROOF_N_BOUNDS]));
 }

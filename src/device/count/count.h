@@ -28,6 +28,9 @@ typedef struct {
 ridge_status device_count_create(device **out, const count_params *p,
                                  ridge_error *err) RIDGE_CHECKED;
 
+/* Whose numbers of a profile a program's steps ask for: bit k is efficiency_kind k. */
+uint32_t device_count_kinds(const dev_compiled *c);
+
 /* Of the seconds since the last submit, head included: what they waited for. */
 void device_count_bounds(const device *d, double out[ROOF_N_BOUNDS]);
 
