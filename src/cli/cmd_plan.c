@@ -12,6 +12,7 @@
 #include "cli/plan_print.h"
 #include "cli/plan_svg.h"
 #include "cli/shape_path.h"
+#include "cli/svg.h"
 #include "plan/plan.h"
 
 #define USAGE                                                                                      \
@@ -130,10 +131,7 @@ static ridge_status plot(const char *path, plan *p, const plan_report *r, ridge_
     ridge_status status = plan_sweep_make(&sweep, p, r->params.context, err);
     if (status != RIDGE_OK) return status;
     plan_svg(&b, r, &sweep);
-    FILE *f = b.failed ? NULL : fopen(path, "we");
-    bool written = f != NULL && fwrite(b.data, 1, b.len, f) == b.len;
-    if (f != NULL && fclose(f) != 0) written = false;
-    if (!written) status = error_set_errno(err, RIDGE_EIO, "cannot write '%s'", path);
+    status = svg_write(&b, path, err);
     buf_free(&b);
     return status;
 }

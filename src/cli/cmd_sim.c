@@ -107,6 +107,12 @@ static ridge_status run(sim_args *a, ridge_error *err) {
     RIDGE_TRY(set_experiment(a, err));
     if (a->compare != NULL && a->find != NULL)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--compare and --find exclude each other");
+    if (a->compare == NULL && a->rates != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rates goes with --compare");
+    if (a->rates == NULL && a->plot != NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--plot needs several rates: --compare and --rates");
+    if (a->rates != NULL && a->e.traffic.arrivals == TRAFFIC_POISSON)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rate and --rates exclude each other");
     const char *file = a->e.traffic.trace;
     bool again = a->compare != NULL || a->find != NULL;
     if (again && file != NULL && strcmp(file, "-") == 0)
@@ -180,6 +186,9 @@ int cmd_sim(int argc, char **argv) {
         {"acceptance", CLI_DOUBLE, &a.acceptance, "the chance of each to come true (default: 0)"},
         {"compare", CLI_STRING, &a.compare,
          "a list of what to vary, such as static,continuous or chunked=512+tp=2,disagg=2P1D"},
+        {"rates", CLI_STRING, &a.rates,
+         "with --compare: each at several rates (of a trace: speeds), such as 1,2,5"},
+        {"plot", CLI_STRING, &a.plot, "a picture (SVG) of all of them over the rates"},
         {"find", CLI_STRING, &a.find,
          "max-rate: the most that is within the targets; cheapest: of all GPUs given, ranks and "
          "numbers of replicas"},

@@ -152,6 +152,12 @@ void sim_report_text(const experiment *e, const experiment_result *r, double pri
                share(cost_of(r, price) * 1e6, (double)s->output_tokens));
 }
 
+sim_point sim_report_point(const experiment *e, const experiment_result *r) {
+    return (sim_point){.itl_p99_ms = r->sim.itl_s.p99 * 1e3,
+                       .good = has_targets(e) ? experiment_goodput(r) : -1,
+                       .output_per_s = per_s((double)r->sim.output_tokens, r)};
+}
+
 void sim_report_heading(void) {
     printf("%-28s %5s %9s %10s %9s %9s %8s %8s %8s %6s %6s\n", "", "GPUs", "requests/s",
            "out tok/s", "TTFT p50", "TTFT p99", "TPOT p50", "ITL p99", "cached", "KV use", "good");

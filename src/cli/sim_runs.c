@@ -6,11 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cli/report.h"
 #include "cli/sim_report.h"
+#include "cli/svg.h"
 
 #define MOST_REPLICAS 64 /* that are tried */
 #define MOST_RANKS 8
+#define SIM_MAX_VARIANTS 16
+#define SIM_MAX_RATES 32
 
 /* "2.5", or "h100=2.5,l4=0.7": a price; NAN: not one. */
 static double number(const char *text) {
@@ -76,48 +80,113 @@ ridge_status sim_once(const sim_args *a, ridge_error *err) {
     return finish_json(&b, err);
 }
 
-/* One variant: the next of the list, of n bytes. */
-static ridge_status compare_one(const sim_args *a, const char *name, size_t n, buf *b, bool first,
-                                ridge_error *err) {
+/* ---- several to compare ---- */
+
+/* Each variant at each rate, in that order of loops. */
+typedef struct {
+    const sim_args *args;
+    char *names[SIM_MAX_VARIANTS]; /* [n_names] owned */
+    double rates[SIM_MAX_RATES];   /* [n_rates] 0 alone: as the traffic has it */
+    sim_point points[SIM_MAX_RATES * SIM_MAX_VARIANTS]; /* [n_rates, n_names] */
+    size_t n_names, n_rates;
+    buf json;
+} comparison;
+
+static ridge_status read_names(comparison *c, ridge_error *err) {
+    for (const char *s = c->args->compare;; s++) {
+        size_t n = strcspn(s, ",");
+        if (c->n_names == SIM_MAX_VARIANTS)
+            return RIDGE_FAIL(err, RIDGE_EINVAL, "more than %d variants", SIM_MAX_VARIANTS);
+        if ((c->names[c->n_names] = mem_strndup(s, n)) == NULL)
+            return RIDGE_FAIL(err, RIDGE_ENOMEM, "the variants");
+        c->n_names++;
+        s += n;
+        if (*s == '\0') return RIDGE_OK;
+    }
+}
+
+static ridge_status read_rates(comparison *c, ridge_error *err) {
+    c->n_rates = 1;
+    if (c->args->rates == NULL) return RIDGE_OK;
+    const char *s = c->args->rates;
+    for (c->n_rates = 0;; s++) {
+        double rate = number(s), last = c->n_rates > 0 ? c->rates[c->n_rates - 1] : 0;
+        if (!(rate > last && rate <= 1e6) || c->n_rates == SIM_MAX_RATES)
+            return RIDGE_FAIL(err, RIDGE_EINVAL,
+                              "--rates: expected up to %d growing numbers from 0 to 1e6, as 1,2,5; "
+                              "found '%.40s'",
+                              SIM_MAX_RATES, c->args->rates);
+        c->rates[c->n_rates++] = rate;
+        s += strcspn(s, ",");
+        if (*s == '\0') return RIDGE_OK;
+    }
+}
+
+static ridge_status compare_one(comparison *c, size_t rate, size_t name, ridge_error *err) {
+    const sim_args *a = c->args;
     experiment e = a->e;
     experiment_result r;
-    char variant[256];
-    if (n >= sizeof variant) return RIDGE_FAIL(err, RIDGE_EINVAL, "too long");
-    memcpy(variant, name, n);
-    variant[n] = '\0';
-    RIDGE_TRY(experiment_vary(&e, variant, err));
+    size_t at = rate * c->n_names + name;
+    RIDGE_TRY(experiment_vary(&e, c->names[name], err));
+    if (c->rates[rate] > 0) experiment_set_rate(&e, c->rates[rate]);
     RIDGE_TRY(experiment_run(&r, &e, err));
+    c->points[at] = sim_report_point(&e, &r);
     if (!a->json) {
-        sim_report_line(variant, &e, &r);
+        sim_report_line(c->names[name], &e, &r);
         return RIDGE_OK;
     }
-    buf_puts(b, first ? "{\"name\":" : ",{\"name\":");
-    buf_json_string(b, variant, n);
-    sim_report_json(b, &e, &r, price_of(a, &e));
-    buf_putc(b, '}');
+    buf_puts(&c->json, at == 0 ? "{\"name\":" : ",{\"name\":");
+    buf_json_string(&c->json, c->names[name], strlen(c->names[name]));
+    if (c->rates[rate] > 0) buf_json_field(&c->json, "rate", c->rates[rate]);
+    sim_report_json(&c->json, &e, &r, price_of(a, &e));
+    buf_putc(&c->json, '}');
     return RIDGE_OK;
 }
 
-static ridge_status compare_all(const sim_args *a, buf *b, ridge_error *err) {
-    bool first = true;
-    for (const char *name = a->compare;; first = false) {
-        size_t n = strcspn(name, ",");
-        RIDGE_TRY(compare_one(a, name, n, b, first, err));
-        if (name[n] == '\0') return RIDGE_OK;
-        name += n + 1;
+static ridge_status compare_all(comparison *c, ridge_error *err) {
+    RIDGE_TRY(read_names(c, err));
+    RIDGE_TRY(read_rates(c, err));
+    if (!c->args->json) sim_report_heading();
+    for (size_t r = 0; r < c->n_rates; r++) {
+        if (!c->args->json && c->rates[r] > 0) printf("rate %g\n", c->rates[r]);
+        for (size_t n = 0; n < c->n_names; n++) {
+            ridge_status status = compare_one(c, r, n, err);
+            if (status != RIDGE_OK) error_where(err, "--compare");
+            if (status != RIDGE_OK) return status;
+        }
     }
+    return RIDGE_OK;
+}
+
+static ridge_status plot(const comparison *c, ridge_error *err) {
+    const sim_args *a = c->args;
+    char title[256];
+    bool traced = a->e.traffic.arrivals == TRAFFIC_TRACE;
+    const sim_curves curves = {.title = title,
+                               .x_name = traced ? "times the trace's speed" : "requests/s",
+                               .names = (const char *const *)c->names,
+                               .rates = c->rates,
+                               .points = c->points,
+                               .n_names = c->n_names,
+                               .n_rates = c->n_rates};
+    buf b = {0};
+    snprintf(title, sizeof title, "%.100s on %.100s", a->model, a->e.gpu.title);
+    sim_svg(&b, &curves);
+    ridge_status status = svg_write(&b, a->plot, err);
+    buf_free(&b);
+    return status;
 }
 
 ridge_status sim_compare(const sim_args *a, ridge_error *err) {
-    buf b = {0};
-    json_head(&b, a);
-    buf_puts(&b, ",\"compare\":[");
-    if (!a->json) sim_report_heading();
-    ridge_status status = compare_all(a, &b, err);
-    if (status != RIDGE_OK) error_where(err, "--compare");
-    buf_putc(&b, ']');
-    if (status == RIDGE_OK && a->json) return finish_json(&b, err);
-    buf_free(&b);
+    comparison c = {.args = a};
+    json_head(&c.json, a);
+    buf_puts(&c.json, ",\"compare\":[");
+    ridge_status status = compare_all(&c, err);
+    if (status == RIDGE_OK && a->plot != NULL) status = plot(&c, err);
+    buf_putc(&c.json, ']');
+    for (size_t i = 0; i < c.n_names; i++) mem_free(c.names[i]);
+    if (status == RIDGE_OK && a->json) return finish_json(&c.json, err);
+    buf_free(&c.json);
     return status;
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     char *path; /* of the model, as plan_model_open takes it; owned */
     traffic_args traffic;
     const char *model, *gpu, *kv_cache_dtype, *router, *scheduler, *disaggregate, *compare, *find,
-        *prices, *dtype, *profile;
+        *prices, *dtype, *profile, *rates, *plot;
     double peak_flops, bandwidth, weight_bits; /* NAN: not given */
     double memory_share, link_gbps, link_latency_us, goodput_target, acceptance;
     uint64_t n_ranks, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,

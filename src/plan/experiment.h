@@ -50,6 +50,9 @@ double experiment_goodput(const experiment_result *r); /* the share of requests 
 ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *err) RIDGE_CHECKED;
 const char *experiment_variants(void); /* the list, for messages */
 
+/* Of Poisson arrivals; of a trace: its speed. */
+void experiment_set_rate(experiment *e, double rate);
+
 /* The highest rate (of a trace: speed) at which at least `target` of the requests are good, to one
  * in a hundred; with *out what comes of it. 0: at no rate. */
 ridge_status experiment_max_rate(double *rate, experiment_result *out, const experiment *e,

@@ -8,7 +8,7 @@
 #define LEAST_RATE 1e-3
 #define MOST_RATE 1e6
 
-static void set_rate(experiment *e, double rate) {
+void experiment_set_rate(experiment *e, double rate) {
     if (e->traffic.arrivals == TRAFFIC_TRACE) {
         e->traffic.trace_speed = rate;
         return;
@@ -22,7 +22,7 @@ static ridge_status try_rate(bool *good, experiment_result *out, const experimen
                              double target, ridge_error *err) {
     experiment at = *e;
     experiment_result r;
-    set_rate(&at, rate);
+    experiment_set_rate(&at, rate);
     RIDGE_TRY(experiment_run(&r, &at, err));
     *good = experiment_goodput(&r) >= target;
     if (*good) *out = r;

@@ -1,9 +1,10 @@
 """`ridge sim`: what its JSON says against counts made here, and what it refuses."""
 import json
+import xml.etree.ElementTree
 
 import pytest
 
-from conftest import model_path
+from conftest import model_path, text_boxes
 
 BASE = ("sim", "--model", "llama-3.1-8b", "--gpu", "h100")
 BLOCK = 512
@@ -81,6 +82,7 @@ def test_ranks_that_keep_the_same_keys(sim, model, ranks, rank_token, token):
     """More ranks than KV heads, and latents: each rank has a copy, so that more of them hold no more tokens."""
     r = sim("--model", model, "--tensor-parallel-size", ranks, "--num-prompts", 1)
     assert r["kv"]["bytes_per_token"] == token
+    assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"] / ranks) / rank_token, abs=17)
 
 
 def test_a_static_batch_holds_no_more_than_there_is(sim):
@@ -143,6 +145,27 @@ def test_compare(sim):
     assert got["tp=2"]["bound"]["link"] > 0 == got["continuous"]["bound"]["link"]
 
 
+def test_a_picture_of_several_rates(ridge, tmp_path):
+    """Each variant at each rate as alone; two panels of two curves, each with a dot a rate; no text on another."""
+    path, names, rates = tmp_path / "x.svg", ["static", "continuous+chunked=512"], [2, 10, 30]
+    args = (*BASE, "--num-prompts", 100, "--slo-tpot", 30, "--compare", ",".join(names))
+    r = ridge.json(*args, "--rates", "2,10,30", "--plot", path, "--json")["compare"]
+    assert [(x["name"], x["rate"]) for x in r] == [(n, rate) for rate in rates for n in names]
+    alone = ridge.json(*args, "--rate", 10, "--json")["compare"]
+    assert [x["itl_ms"] for x in r[2:4]] == [x["itl_ms"] for x in alone]
+    svg = xml.etree.ElementTree.parse(path).getroot()
+    assert len(svg.findall("{*}circle")) == 2 * 2 * 3
+    good = [float(e.get("cy")) for e in svg.findall("{*}circle")][6:]  # 0 to 100 % on 340 to 60 pixels
+    shares = [x["goodput"]["share"] for x in r]
+    assert good == pytest.approx([340 - 280 * s for s in shares[::2] + shares[1::2]], abs=0.06)
+    texts = text_boxes(svg)
+    assert {"static", "continuous+chunked=512", "requests within the targets, %"} <= {t[0] for t in texts}
+    for i, (text, left, right, top, bottom) in enumerate(texts):
+        assert 0 <= left and right <= 960, text
+        for other, left2, right2, top2, bottom2 in texts[:i]:
+            assert right <= left2 or right2 <= left or bottom <= top2 or bottom2 <= top, (text, other)
+
+
 def test_max_rate(sim):
     """Every request is one step of the same time: with a target, the rate of a queue. Near it, within it; 5 % over
     it, not."""
@@ -167,6 +190,13 @@ def test_max_rate(sim):
     (("--num-prompts", "0"), "at least one request"),
     (("--prefix-groups", "0"), "--prefix-groups: expected 1 to"),
     (("--slo-tpot", "-1"), "--slo-tpot: expected 0 to"),
+    (("--rates", "1,2"), "--rates goes with --compare"),
+    (("--compare", "static", "--rates", "2,1"), "growing numbers"),
+    (("--compare", "static", "--rates", "0"), "growing numbers"),
+    (("--compare", "static", "--rates", "1,x"), "growing numbers"),
+    (("--compare", "static", "--rates", "1", "--rate", "1"), "exclude each other"),
+    (("--compare", "static", "--plot", "x.svg"), "--compare and --rates"),
+    (("--compare", ",".join(["static"] * 17)), "more than 16 variants"),
     (("--trace", "x", "--input-len", "3"), "the lengths are the trace's"),
     (("--input-len", "x"), "--input-len"),
     (("--max-num-seqs", "0"), "--max-num-seqs"),
