@@ -23,7 +23,7 @@
 
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile, *plot;
-    uint64_t batch, context, prompt, tensor, pipeline, experts, memory;
+    uint64_t batch, context, prompt, tensor, pipeline, experts, redundant, node, memory;
     double weight_bits, peak_flops, bandwidth; /* NAN: not given */
     double slo_tpot_ms, price_per_hour;        /* 0: not given */
     cli_list what_if;
@@ -38,6 +38,7 @@ static const plan_args defaults = {.dtype = "auto",
                                    .tensor = 1,
                                    .pipeline = 1,
                                    .experts = 1,
+                                   .node = PLAN_NODE,
                                    .memory = NOT_GIVEN,
                                    .weight_bits = NAN,
                                    .peak_flops = NAN,
@@ -60,6 +61,9 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "GPUs that have some layers each (default 1)"},
         {"expert-parallel-size", CLI_UINT, &a->experts,
          "GPUs that share the experts, with sequences of their own (default 1)"},
+        {"num-redundant-experts", CLI_UINT, &a->redundant,
+         "of the experts so many are there twice (default 0)"},
+        {"gpus-per-node", CLI_UINT, &a->node, "that links join; beyond is the network (default 8)"},
         {"profile", CLI_STRING, &a->profile,
          "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit"},
         {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
@@ -115,6 +119,9 @@ static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *e
                         MODEL_MAX_RANKS, err));
     RIDGE_TRY(
         cli_whole(&p->split.n_expert, "expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, err));
+    RIDGE_TRY(cli_whole(&p->split.n_redundant, "num-redundant-experts", a->redundant, 0,
+                        MODEL_MAX_EXPERTS, err));
+    RIDGE_TRY(cli_whole(&p->n_node, "gpus-per-node", a->node, 1, MODEL_MAX_RANKS, err));
     RIDGE_TRY(cli_whole(&p->context, "context", a->context, 0, MODEL_MAX_CONTEXT, err));
     RIDGE_TRY(cli_whole(&p->prompt, "prompt", a->prompt, 1, MODEL_MAX_CONTEXT, err));
     RIDGE_TRY(amount_of("slo-tpot", a->slo_tpot_ms, 0, 1e9, &p->slo_tpot_s, err));

@@ -9,6 +9,7 @@
 #include "cli/shape_path.h"
 #include "cli/sim_runs.h"
 #include "engine/engine.h"
+#include "plan/machine.h"
 
 #define USAGE "sim --model MODEL --gpu NAME [--trace FILE | --rate R] [OPTION ...]"
 
@@ -29,10 +30,34 @@ static ridge_status set_scheduler(const sim_args *a, sched_params *s, ridge_erro
     return cli_whole(&s->block_size, "block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err);
 }
 
+static ridge_status set_split(const sim_split_args *a, model_split *s, const char *prefix,
+                              uint64_t least, ridge_error *err) {
+    const struct {
+        uint32_t *out;
+        const char *flag;
+        uint64_t value, least, most;
+    } parts[] = {
+        {&s->n_tensor, "tensor-parallel-size", a->n_tensor, least, MACHINE_MAX_TENSOR},
+        {&s->n_stages, "pipeline-parallel-size", a->n_stages, least, SIM_MAX_STAGES},
+        {&s->n_expert, "expert-parallel-size", a->n_expert, least, MACHINE_MAX_EXPERT},
+        {&s->n_redundant, "num-redundant-experts", a->n_redundant, 0, MODEL_MAX_EXPERTS},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "%s%s", prefix, parts[i].flag);
+        RIDGE_TRY(
+            cli_whole(parts[i].out, flag, parts[i].value, parts[i].least, parts[i].most, err));
+    }
+    return RIDGE_OK;
+}
+
 static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *err) {
     sim_params *p = &e->sim;
-    RIDGE_TRY(cli_whole(&p->n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
-    RIDGE_TRY(cli_whole(&e->n_ranks, "tensor-parallel-size", a->n_ranks, 1, 64, err));
+    RIDGE_TRY(cli_whole(&p->pool.n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
+    RIDGE_TRY(set_split(&a->split, &e->split, "", 1, err));
+    RIDGE_TRY(set_split(&a->decode, &e->decode_split, "decode-", 0, err));
+    RIDGE_TRY(cli_whole(&e->n_node, "gpus-per-node", a->n_node, 1, MODEL_MAX_RANKS, err));
+    RIDGE_TRY(cli_real(&e->expert_imbalance, "expert-imbalance", a->expert_imbalance, 1, 1e3, err));
     if (!sim_router_find(a->router, &p->router))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--router: expected round-robin, least-loaded or prefix, found '%s'",
@@ -90,7 +115,7 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
     if (a->model == NULL || a->gpu == NULL)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--%s is needed", a->model == NULL ? "model" : "gpu");
     RIDGE_TRY(set_machine(a, e, err));
-    RIDGE_TRY(set_scheduler(a, &p->sched, err));
+    RIDGE_TRY(set_scheduler(a, &p->pool.sched, err));
     RIDGE_TRY(set_cluster(a, e, err));
     RIDGE_TRY(traffic_args_read(&a->traffic, &e->traffic, err));
     RIDGE_TRY(cli_whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
@@ -144,23 +169,41 @@ int cmd_sim(int argc, char **argv) {
                   .memory = SIM_NOT_GIVEN,
                   .link_gbps = 400,
                   .goodput_target = 0.99,
-                  .n_ranks = 1,
+                  .split = {.n_tensor = 1, .n_stages = 1, .n_expert = 1},
+                  .n_node = PLAN_NODE,
+                  .expert_imbalance = 1,
                   .replicas = 1,
                   .prefix_caching = true};
     a.memory_share = a.e.memory_share;
-    a.max_num_seqs = a.e.sim.sched.max_num_seqs;
-    a.max_num_batched_tokens = a.e.sim.sched.max_num_batched_tokens;
-    a.block_size = a.e.sim.sched.block_size;
+    a.max_num_seqs = a.e.sim.pool.sched.max_num_seqs;
+    a.max_num_batched_tokens = a.e.sim.pool.sched.max_num_batched_tokens;
+    a.block_size = a.e.sim.pool.sched.block_size;
     const cli_option options[] = {
         {"model", CLI_STRING, &a.model, "a name such as llama-3.1-8b, a config.json, or MODEL"},
         {"gpu", CLI_STRING, &a.gpu, "a name such as h100; with --find cheapest a list"},
-        {"tensor-parallel-size", CLI_UINT, &a.n_ranks, "GPUs of a replica (default: 1)"},
+        {"tensor-parallel-size", CLI_UINT, &a.split.n_tensor,
+         "GPUs of a replica that share each layer (default: 1)"},
+        {"pipeline-parallel-size", CLI_UINT, &a.split.n_stages,
+         "stages of a replica, with some layers each (default: 1)"},
+        {"expert-parallel-size", CLI_UINT, &a.split.n_expert,
+         "ranks that share the experts, each with sequences of its own (default: 1)"},
+        {"num-redundant-experts", CLI_UINT, &a.split.n_redundant,
+         "of the experts so many are there twice (default: 0)"},
+        {"expert-imbalance", CLI_DOUBLE, &a.expert_imbalance,
+         "rows of the busiest rank's experts, of the mean (default: 1)"},
+        {"gpus-per-node", CLI_UINT, &a.n_node,
+         "that links join; beyond is the network (default: 8)"},
         {"replicas", CLI_UINT, &a.replicas, "how many (default: 1)"},
         {"data-parallel-size", CLI_UINT, &a.replicas, "the same"},
         {"router", CLI_STRING, &a.router,
          "who gets a request: round-robin, least-loaded (default) or prefix"},
         {"disaggregate", CLI_STRING, &a.disaggregate,
          "xPyD: x replicas compute prompts, y others answers"},
+        {"decode-tensor-parallel-size", CLI_UINT, &a.decode.n_tensor,
+         "of replicas for answers (default: as of the others)"},
+        {"decode-pipeline-parallel-size", CLI_UINT, &a.decode.n_stages, "likewise"},
+        {"decode-expert-parallel-size", CLI_UINT, &a.decode.n_expert, "likewise"},
+        {"decode-num-redundant-experts", CLI_UINT, &a.decode.n_redundant, "likewise"},
         {"link-gbps", CLI_DOUBLE, &a.link_gbps,
          "between those: of each of the first, in Gbit/s (default: 400)"},
         {"link-latency-us", CLI_DOUBLE, &a.link_latency_us, "in microseconds (default: 0)"},

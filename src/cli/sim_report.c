@@ -43,11 +43,17 @@ static void json_latencies(buf *b, const sim_result *r) {
 static const char *const bounds[ROOF_N_BOUNDS] = {
     [ROOF_MEMORY] = "memory", [ROOF_COMPUTE] = "compute", [ROOF_LINK] = "link"};
 
+static double waited(const sim_result *r) {
+    double seconds = 0;
+    for (int i = 0; i < ROOF_N_BOUNDS; i++) seconds += r->bounds_s[i];
+    return seconds;
+}
+
 /* Members of an object; the first has no comma, as buf_json_field sees. */
 static void json_bounds(buf *b, const sim_result *r) {
     buf_puts(b, ",\"bound\":{");
     for (int i = 0; i < ROOF_N_BOUNDS; i++)
-        buf_json_field(b, bounds[i], share(r->bounds_s[i], r->busy_s));
+        buf_json_field(b, bounds[i], share(r->bounds_s[i], waited(r)));
     buf_putc(b, '}');
 }
 
@@ -63,7 +69,6 @@ static void json_goodput(buf *b, const experiment *e, const experiment_result *r
 
 static void json_machine(buf *b, const experiment *e, const experiment_result *r) {
     const sim_result *s = &r->sim;
-    double seconds = s->busy_s * e->n_ranks;
     buf_printf(b, ",\"gpus\":%u,\"max_model_len\":%u", r->n_gpus, r->max_model_len);
     buf_json_field(b, "weight_bytes", r->weight_bytes);
     buf_puts(b, ",\"kv\":{");
@@ -73,12 +78,12 @@ static void json_machine(buf *b, const experiment *e, const experiment_result *r
     buf_json_field(b, "used_of_held", s->kv_used);
     buf_putc(b, '}');
     json_bounds(b, s);
-    buf_json_field(b, "busy", share(seconds, r->n_gpus * s->seconds));
+    buf_json_field(b, "busy", share(s->busy_s, r->n_gpus * s->seconds));
     buf_json_field(b, "mfu",
-                   share(s->account.flops, seconds * hardware_flops(&e->gpu, e->dtype.peak)));
+                   share(s->account.flops, s->busy_s * hardware_flops(&e->gpu, e->dtype.peak)));
     buf_json_field(
         b, "mbu",
-        share(s->account.weight_bytes + s->account.kv_bytes, seconds * e->gpu.bytes_per_s));
+        share(s->account.weight_bytes + s->account.kv_bytes, s->busy_s * e->gpu.bytes_per_s));
 }
 
 void sim_report_json(buf *b, const experiment *e, const experiment_result *r, double price) {
@@ -132,11 +137,10 @@ void sim_report_text(const experiment *e, const experiment_result *r, double pri
            (unsigned long long)r->kv_tokens, 100 * s->kv_held, 100 * s->kv_used);
     report_print_heading();
     for (int i = 0; i < 5; i++) report_print_quantiles(names[i], &latencies[i]);
-    printf("\nbusy %.1f %%, of that bound by",
-           100 * share(s->busy_s * e->n_ranks, r->n_gpus * s->seconds));
+    printf("\nbusy %.1f %%, of that bound by", 100 * share(s->busy_s, r->n_gpus * s->seconds));
     for (int i = 0; i < ROOF_N_BOUNDS; i++)
         if (s->bounds_s[i] > 0)
-            printf(" %s %.1f %%", bounds[i], 100 * share(s->bounds_s[i], s->busy_s));
+            printf(" %s %.1f %%", bounds[i], 100 * share(s->bounds_s[i], waited(s)));
     putchar('\n');
     if (s->n_drafted > 0)
         printf("guesses: %llu, %.1f %% accepted\n", (unsigned long long)s->n_drafted,

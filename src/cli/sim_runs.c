@@ -226,18 +226,18 @@ typedef struct {
 
 static void note_candidate(search *s, const experiment *e, const char *what, double price) {
     if (!s->args->json) {
-        printf("%-14s tp %-3u ", e->gpu.name, e->n_ranks);
+        printf("%-14s tp %-3u ", e->gpu.name, e->split.n_tensor);
         if (price < INFINITY)
-            printf("%4u replicas %10.2f per hour\n", e->sim.n_replicas, price);
+            printf("%4u replicas %10.2f per hour\n", e->sim.pool.n_replicas, price);
         else
             printf("%s\n", what);
         return;
     }
     buf_puts(&s->json, s->any ? ",{\"gpu\":" : "{\"gpu\":");
     buf_json_string(&s->json, e->gpu.name, strlen(e->gpu.name));
-    buf_printf(&s->json, ",\"tensor_parallel_size\":%u", e->n_ranks);
+    buf_printf(&s->json, ",\"tensor_parallel_size\":%u", e->split.n_tensor);
     if (price < INFINITY) {
-        buf_printf(&s->json, ",\"replicas\":%u", e->sim.n_replicas);
+        buf_printf(&s->json, ",\"replicas\":%u", e->sim.pool.n_replicas);
         buf_json_field(&s->json, "price_per_hour", price);
     } else {
         report_json_member(&s->json, "why_not", what);
@@ -265,7 +265,7 @@ static ridge_status try_machine(search *s, experiment *e, ridge_error *err) {
         note_candidate(s, e, "not with any number of replicas that was tried", INFINITY);
         return RIDGE_OK;
     }
-    e->sim.n_replicas = n;
+    e->sim.pool.n_replicas = n;
     double price = price_of(s->args, e) * r.n_gpus;
     note_candidate(s, e, NULL, price);
     if (price >= s->price) return RIDGE_OK;
@@ -284,7 +284,7 @@ static ridge_status try_gpus(search *s, ridge_error *err) {
             return RIDGE_FAIL(err, RIDGE_EINVAL,
                               "--find cheapest needs a --price-per-hour of each GPU: %s=PRICE",
                               e.gpu.name);
-        for (e.n_ranks = 1; e.n_ranks <= MOST_RANKS; e.n_ranks *= 2)
+        for (e.split.n_tensor = 1; e.split.n_tensor <= MOST_RANKS; e.split.n_tensor *= 2)
             RIDGE_TRY(try_machine(s, &e, err));
         name += n;
         if (*name == '\0') return RIDGE_OK;
@@ -308,15 +308,15 @@ ridge_status sim_find_cheapest(const sim_args *a, ridge_error *err) {
         buf_free(&s.json);
         if (s.price == INFINITY) return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "none bears the load");
         printf("\ncheapest: %u x %s, %u replicas of %u: %.2f per hour\n\n", s.result.n_gpus,
-               s.best.gpu.name, s.best.sim.n_replicas, s.best.n_ranks, s.price);
+               s.best.gpu.name, s.best.sim.pool.n_replicas, s.best.split.n_tensor, s.price);
         sim_report_text(&s.best, &s.result, price_of(a, &s.best));
         return RIDGE_OK;
     }
     buf_puts(&s.json, "]");
     if (s.price < INFINITY) {
         report_json_member(&s.json, "gpu", s.best.gpu.name);
-        buf_printf(&s.json, ",\"tensor_parallel_size\":%u,\"replicas\":%u", s.best.n_ranks,
-                   s.best.sim.n_replicas);
+        buf_printf(&s.json, ",\"tensor_parallel_size\":%u,\"replicas\":%u", s.best.split.n_tensor,
+                   s.best.sim.pool.n_replicas);
         buf_json_field(&s.json, "price_per_hour", s.price);
         sim_report_json(&s.json, &s.best, &s.result, price_of(a, &s.best));
     }

@@ -8,6 +8,10 @@
 
 #define SIM_NOT_GIVEN UINT64_MAX
 
+typedef struct {
+    uint64_t n_tensor, n_stages, n_expert, n_redundant;
+} sim_split_args;
+
 /* The flags as they are given, and what becomes of them. */
 typedef struct {
     experiment e;
@@ -16,8 +20,9 @@ typedef struct {
     const char *model, *gpu, *kv_cache_dtype, *router, *scheduler, *disaggregate, *compare, *find,
         *prices, *dtype, *profile, *rates, *plot;
     double peak_flops, bandwidth, weight_bits; /* NAN: not given */
-    double memory_share, link_gbps, link_latency_us, goodput_target, acceptance;
-    uint64_t n_ranks, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
+    double memory_share, expert_imbalance, link_gbps, link_latency_us, goodput_target, acceptance;
+    sim_split_args split, decode;
+    uint64_t n_node, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
         replicas, n_drafts;
     bool prefix_caching, json;
 } sim_args;

@@ -75,10 +75,12 @@ typedef struct {
     int n_weights;
     float scale, eps, softcap; /* softcap 0: none */
     uint32_t head_dim, n_heads, n_kv_heads;
-    uint32_t layer, group;          /* layer within the group */
-    uint32_t window;                /* 0: full; query i sees j with 0 <= i - j < window */
-    uint32_t n_experts, top_k;      /* w: those of this rank, n_experts / n_ranks */
-    uint32_t n_ranks;               /* that take part; 0 and 1: this one alone */
+    uint32_t layer, group;     /* layer within the group */
+    uint32_t window;           /* 0: full; query i sees j with 0 <= i - j < window */
+    uint32_t n_experts, top_k; /* w: those of this rank, n_experts / n_ranks */
+    uint32_t n_ranks;          /* that take part; 0 and 1: this one alone */
+    uint32_t rank_stride; /* of all ranks in their order every so-manieth; 0 and 1: neighbours */
+    bool back;            /* of all-to-all */
     uint32_t rank, n_rope, n_value; /* of latent attention: head_dim are the still columns */
     dev_activation activation;
     /* rope: angle(pos, i) = pos * rope_inv_freq[i]; cos and sin are scaled by rope_mscale */
@@ -111,6 +113,8 @@ typedef struct {
     const int32_t *tokens;    /* [n_tokens] */
     const int32_t *positions; /* [n_tokens] */
     const dev_seq *seqs;      /* [n_seqs] */
+    /* Of all ranks that share experts; 0: each has as many tokens as this one (counted only). */
+    uint32_t n_group_tokens;
 } dev_batch;
 
 typedef struct {

@@ -58,7 +58,8 @@ typedef struct {
     uint32_t n_tensor; /* ranks that share each layer: heads, feed-forward columns, vocabulary */
     uint32_t
         n_expert; /* ranks that share the experts; each has all else, and sequences of its own */
-    uint32_t n_stages; /* ranks that have some layers each, one after the other */
+    uint32_t n_stages;    /* ranks that have some layers each, one after the other */
+    uint32_t n_redundant; /* of the experts so many are there twice, so that they can be divided */
 } model_split;
 
 #define MODEL_MAX_RANKS 4096
@@ -95,6 +96,7 @@ typedef struct {
     model_split split; /* what it is a part of */
 } model_config;
 
+uint32_t model_experts_here(const model_config *c); /* of one rank, copies included */
 /* The part of a model that one rank has; of all stages together. RIDGE_EINVAL: it can't be divided
  * so; the message says what by what. */
 ridge_status model_config_split(model_config *out, const model_config *whole,

@@ -200,19 +200,21 @@ static void shared_expert(builder *b, const model_layer *layer) {
 }
 
 /* To the ranks that have a row's experts, or back. */
-static void all_to_all(builder *b, dev_value x) {
-    uint32_t n = b->m->config.split.n_expert;
-    if (n <= 1) return;
+static void all_to_all(builder *b, dev_value x, bool back) {
+    const model_config *c = &b->m->config;
+    if (c->split.n_expert <= 1) return;
     dev_op *op = add_op(b, DEV_ALL_TO_ALL, x, x);
-    op->n_ranks = n;
-    op->top_k = b->m->config.moe.top_k;
+    op->n_ranks = c->split.n_expert;
+    op->rank_stride = c->split.n_tensor;
+    op->top_k = c->moe.top_k;
+    op->back = back;
 }
 
 static void experts(builder *b, const model_layer *layer) {
     const model_moe *e = &b->m->config.moe;
     linear(b, NORMED, SCORES, layer->moe.router, layer->moe.router_bias);
     if (e->n_ff_shared > 0) shared_expert(b, layer);
-    all_to_all(b, NORMED);
+    all_to_all(b, NORMED, false);
     dev_op *op = add_op(b, DEV_EXPERTS, NORMED, DELTA);
     op->in[1] = SCORES;
     op->w[0] = layer->gate;
@@ -221,11 +223,11 @@ static void experts(builder *b, const model_layer *layer) {
     op->bias[0] = layer->moe.gate_bias;
     op->bias[1] = layer->moe.up_bias;
     op->bias[2] = layer->moe.down_bias;
-    op->n_experts = e->n_experts;
+    op->n_experts = e->n_experts + b->m->config.split.n_redundant;
     op->top_k = e->top_k;
     op->n_ranks = b->m->config.split.n_expert;
     op->activation = activation(&b->m->config);
-    all_to_all(b, DELTA);
+    all_to_all(b, DELTA, true);
     if (e->n_ff_shared > 0) add_op(b, DEV_ADD, DELTA, DELTA)->in[1] = SHARED;
 }
 
@@ -295,6 +297,13 @@ static bool begins_stage(const model_config *c, uint32_t layer) {
     return layer < begin ? layer % (each + 1) == 0 : (layer - begin) % each == 0;
 }
 
+static void send(builder *b) {
+    const model_split *s = &b->m->config.split;
+    dev_op *op = add_op(b, DEV_SEND, X, X);
+    op->n_ranks = s->n_stages;
+    op->rank_stride = s->n_tensor * s->n_expert;
+}
+
 ridge_status model_build_program(model *m, ridge_error *err) {
     const model_config *c = &m->config;
     dev_program *p = &m->program;
@@ -310,7 +319,7 @@ ridge_status model_build_program(model *m, ridge_error *err) {
     embed->scale = c->embed_scale;
     all_reduce(&b, X);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (begins_stage(c, i)) add_op(&b, DEV_SEND, X, X)->n_ranks = c->split.n_stages;
+        if (begins_stage(c, i)) send(&b);
         (c->latent.rank > 0 ? latent_attention : attention)(&b, &m->layers[i]);
         feed_forward(&b, &m->layers[i]);
     }

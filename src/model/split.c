@@ -28,23 +28,40 @@ static ridge_status divide_heads(model_config *c, uint32_t n, ridge_error *err) 
     return RIDGE_OK;
 }
 
+uint32_t model_experts_here(const model_config *c) {
+    if (c->split.n_expert <= 1) return c->moe.n_experts;
+    return (c->moe.n_experts + c->split.n_redundant) / c->split.n_expert;
+}
+
+static ridge_status check_experts(const model_moe *e, uint32_t n, uint32_t n_redundant,
+                                  ridge_error *err) {
+    if (n > 1 && e->n_experts == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "no experts to divide among %u ranks", n);
+    if (n_redundant > e->n_experts || (n_redundant > 0 && n <= 1))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "%u of %u experts twice, on %u ranks", n_redundant,
+                          e->n_experts, n);
+    uint32_t over = (e->n_experts + n_redundant) % n;
+    if (over == 0) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL,
+                      "%u experts cannot be divided among %u ranks; with %u of them twice they can "
+                      "(--num-redundant-experts)",
+                      e->n_experts + n_redundant, n, n_redundant + n - over);
+}
+
 ridge_status model_config_split(model_config *out, const model_config *whole,
                                 const model_split *split, ridge_error *err) {
     model_config c = *whole;
     uint32_t n = ranks(split->n_tensor), experts = ranks(split->n_expert);
     uint32_t stages = ranks(split->n_stages);
-    if (experts > 1 && c.moe.n_experts == 0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "no experts to divide among %u ranks", experts);
+    RIDGE_TRY(check_experts(&c.moe, experts, split->n_redundant, err));
     if (stages > c.n_layers)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "%u layers in %u stages", c.n_layers, stages);
     RIDGE_TRY(divide_heads(&c, n, err));
     RIDGE_TRY(divide(&c.n_ff, n, "columns of the feed-forward", err));
     RIDGE_TRY(divide(&c.moe.n_ff, n, "columns of an expert", err));
     RIDGE_TRY(divide(&c.moe.n_ff_shared, n, "columns of the shared expert", err));
-    uint32_t each = c.moe.n_experts;
-    RIDGE_TRY(divide(&each, experts, "experts", err));
     c.n_vocab = (c.n_vocab + n - 1) / n;
-    c.split = (model_split){n, experts, stages};
+    c.split = (model_split){n, experts, stages, split->n_redundant};
     *out = c;
     return RIDGE_OK;
 }

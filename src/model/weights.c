@@ -161,7 +161,7 @@ static ridge_status load_experts(loader *l, uint32_t i) {
     const model_config *c = &l->m->config;
     const model_moe *e = &c->moe;
     model_layer *layer = &l->m->layers[i];
-    uint32_t n = c->split.n_expert > 1 ? e->n_experts / c->split.n_expert : e->n_experts;
+    uint32_t n = model_experts_here(c);
     uint32_t ff = n * e->n_ff, out = n * c->n_embd; /* of this rank's experts */
     const layer_tensor tensors[] = {
         {&layer->gate, "ffn_gate_exps.weight", ff, c->n_embd, REQUIRED},

@@ -9,16 +9,17 @@
 
 experiment experiment_default(void) {
     const plan_params defaults = plan_params_default();
-    return (experiment){.n_ranks = 1,
+    return (experiment){.n_node = defaults.n_node,
+                        .expert_imbalance = 1,
                         .profile = defaults.profile,
                         .dtype = defaults.dtype,
                         .memory_share = 0.9,
                         .kv_type = defaults.kv_type,
-                        .sim = {.sched = {.max_num_seqs = 256,
-                                          .max_num_batched_tokens = 2048,
-                                          .block_size = 16,
-                                          .prefix_caching = true},
-                                .n_replicas = 1,
+                        .sim = {.pool = {.n_replicas = 1,
+                                         .sched = {.max_num_seqs = 256,
+                                                   .max_num_batched_tokens = 2048,
+                                                   .block_size = 16,
+                                                   .prefix_caching = true}},
                                 .router = SIM_LEAST_LOADED},
                         .traffic = {.arrivals = TRAFFIC_AT_ONCE,
                                     .n_requests = 1000,
@@ -28,86 +29,108 @@ experiment experiment_default(void) {
                                     .n_prefixes = 1}};
 }
 
-static ridge_status open_machine(machine **out, const experiment *e, sched_params *s,
-                                 ridge_error *err) {
+static ridge_status open_machine(machine **out, const experiment *e, const model_split *split,
+                                 sched_params *s, ridge_error *err) {
     machine_params p = {.model = e->model,
-                        .linear = plan_peaks(&e->gpu, e->dtype.peak),
-                        .other = plan_peaks(&e->gpu, PEAK_16),
+                        .count = plan_counting(&e->gpu, &e->dtype, &e->profile, e->n_node),
                         .memory_bytes = e->gpu.memory_bytes * e->memory_share,
-                        .profile = e->profile,
-                        .n_ranks = e->n_ranks,
-                        .weight_bits = e->file_weights ? 0 : e->dtype.bits,
+                        .split = *split,
                         .kv_type = e->kv_type};
+    p.count.weight_bits = e->file_weights ? 0 : e->dtype.bits;
+    p.count.expert_imbalance = e->expert_imbalance;
     return machine_open(out, &p, s, err);
 }
 
-/* Does it fit on n GPUs? */
-static bool fits(const experiment *e, uint32_t n) {
+static bool fits(const experiment *e, const model_split *split) {
     machine *m = NULL;
-    sched_params s = e->sim.sched;
-    experiment with = *e;
-    with.n_ranks = n;
-    if (open_machine(&m, &with, &s, NULL) != RIDGE_OK) return false;
+    sched_params s = e->sim.pool.sched;
+    if (open_machine(&m, e, split, &s, NULL) != RIDGE_OK) return false;
     machine_close(m);
     return true;
 }
 
 /* Of all GPUs that are known, the smallest that would do in this one's place; NULL: none. */
-static const char *larger_gpu(const experiment *e) {
+static const char *larger_gpu(const experiment *e, const model_split *split) {
     const hardware *h, *best = NULL;
     for (size_t i = 0; (h = hardware_at(i)) != NULL; i++) {
         experiment with = *e;
         with.gpu = *h;
-        if ((best == NULL || h->memory_bytes < best->memory_bytes) && fits(&with, e->n_ranks))
-            best = h;
+        if ((best == NULL || h->memory_bytes < best->memory_bytes) && fits(&with, split)) best = h;
     }
     return best != NULL ? best->name : NULL;
 }
 
 /* Adds to an error what would fit. */
-static void advise(const experiment *e, ridge_error *err) {
-    const char *gpu = err != NULL ? larger_gpu(e) : NULL;
-    uint32_t n = e->n_ranks + 1;
+static void advise(const experiment *e, const model_split *split, ridge_error *err) {
+    const char *gpu = err != NULL ? larger_gpu(e, split) : NULL;
+    model_split more = *split;
     if (err == NULL) return;
-    while (n <= MACHINE_MAX_RANKS && !fits(e, n)) n++;
+    do more.n_tensor++;
+    while (more.n_tensor <= MACHINE_MAX_TENSOR && !fits(e, &more));
     buf b = {0};
-    if (n <= MACHINE_MAX_RANKS) buf_printf(&b, "; --tensor-parallel-size %u would do", n);
+    if (more.n_tensor <= MACHINE_MAX_TENSOR)
+        buf_printf(&b, "; --tensor-parallel-size %u would do", more.n_tensor);
     if (gpu != NULL) buf_printf(&b, "%s --gpu %s", b.len > 0 ? ", or" : "; what fits is", gpu);
     size_t len = strlen(err->text);
     if (b.data != NULL) snprintf(err->text + len, sizeof err->text - len, "%s", b.data);
     buf_free(&b);
 }
 
-/* With all that the machine decides. */
-static ridge_status run_on(experiment_result *out, const experiment *e, machine *m,
-                           const sched_params *s, ridge_error *err) {
+/* What is decided by the machine of a pool's replicas. */
+static ridge_status open_pool(machine **m, sim_pool *p, const experiment *e,
+                              const model_split *split, ridge_error *err) {
+    ridge_status status = open_machine(m, e, split, &p->sched, err);
+    if (status == RIDGE_ETOOLARGE) advise(e, split, err);
+    if (status != RIDGE_OK) return status;
+    p->n_stages = split->n_stages;
+    p->n_expert = split->n_expert;
+    p->n_tensor = split->n_tensor;
+    p->step = machine_step;
+    p->step_context = *m;
+    if (p->sched.static_batches) p->sched.prefix_caching = false;
+    return RIDGE_OK;
+}
+
+static model_split decode_split(const experiment *e) {
+    const model_split *own = &e->decode_split, *all = &e->split;
+    return (model_split){.n_tensor = own->n_tensor > 0 ? own->n_tensor : all->n_tensor,
+                         .n_expert = own->n_expert > 0 ? own->n_expert : all->n_expert,
+                         .n_stages = own->n_stages > 0 ? own->n_stages : all->n_stages,
+                         .n_redundant = own->n_redundant > 0 ? own->n_redundant : all->n_redundant};
+}
+
+static ridge_status simulate(sim_result *out, const experiment *e, const sim_params *p,
+                             ridge_error *err) {
     traffic *from = NULL;
-    sim_params p = e->sim;
-    p.sched = *s;
-    p.step = machine_step;
-    p.step_context = m;
-    p.prefix_tokens = e->traffic.prefix_tokens;
-    p.kv_token_bytes = machine_kv_token_bytes(m);
-    if (s->static_batches) p.sched.prefix_caching = false;
-    *out = (experiment_result){.n_gpus = (p.n_replicas + p.n_decode) * e->n_ranks,
-                               .max_model_len = s->max_model_len,
-                               .weight_bytes = machine_weight_bytes(m),
-                               .kv_token_bytes = p.kv_token_bytes,
-                               .kv_tokens = machine_kv_tokens(m)};
     RIDGE_TRY(traffic_open(&from, &e->traffic, err));
-    ridge_status status = sim_run(&out->sim, &p, from, err);
+    ridge_status status = sim_run(out, p, from, err);
     traffic_close(from);
     return status;
 }
 
+/* machines: for prompts, and for answers apart from them. */
+static ridge_status run_on(experiment_result *out, const experiment *e, machine *machines[2],
+                           ridge_error *err) {
+    sim_params p = e->sim;
+    const model_split apart = decode_split(e);
+    RIDGE_TRY(open_pool(&machines[0], &p.pool, e, &e->split, err));
+    p.decode.sched = e->sim.pool.sched;
+    if (p.decode.n_replicas > 0) RIDGE_TRY(open_pool(&machines[1], &p.decode, e, &apart, err));
+    p.prefix_tokens = e->traffic.prefix_tokens;
+    p.kv_token_bytes = machine_kv_token_bytes(machines[0]);
+    *out = (experiment_result){.n_gpus = p.pool.n_replicas * (uint32_t)plan_n_gpus(&e->split) +
+                                         p.decode.n_replicas * (uint32_t)plan_n_gpus(&apart),
+                               .max_model_len = p.pool.sched.max_model_len,
+                               .weight_bytes = machine_weight_bytes(machines[0]),
+                               .kv_token_bytes = p.kv_token_bytes,
+                               .kv_tokens = machine_kv_tokens(machines[0])};
+    return simulate(&out->sim, e, &p, err);
+}
+
 ridge_status experiment_run(experiment_result *out, const experiment *e, ridge_error *err) {
-    machine *m = NULL;
-    sched_params s = e->sim.sched;
-    ridge_status status = open_machine(&m, e, &s, err);
-    if (status == RIDGE_ETOOLARGE) advise(e, err);
-    if (status != RIDGE_OK) return status;
-    status = run_on(out, e, m, &s, err);
-    machine_close(m);
+    machine *machines[2] = {NULL, NULL};
+    ridge_status status = run_on(out, e, machines, err);
+    for (int i = 0; i < 2; i++) machine_close(machines[i]);
     return status;
 }
 

@@ -12,13 +12,16 @@ typedef struct {
     const char *model;
     hardware gpu;
     efficiency_profile profile; /* what of its peaks is reached */
-    uint32_t n_ranks;           /* tensor parallel */
+    model_split split;          /* of a replica over GPUs; zeroed: one */
+    model_split decode_split;   /* of one for answers only; where it is 0, as split has it */
+    uint32_t n_node;            /* GPUs of a node */
+    double expert_imbalance;    /* rows of the busiest rank's experts, of the mean */
     double memory_share;        /* of a GPU's memory that weights and cache may take */
     plan_dtype dtype;           /* of weights, unless */
     bool file_weights;          /* they are as the model's file has them */
     dev_kv_type kv_type;
-    /* sched (but for what memory and model decide; max_model_len 0: the model's, or what the cache
-     * holds), replicas, router, disaggregation, guesses, targets and seed */
+    /* Of its pools n_replicas, and the first one's sched (but for what memory and model decide;
+     * max_model_len 0: the model's, or what a cache holds); router, guesses, targets and seed. */
     sim_params sim;
     traffic_params traffic;
 } experiment;
@@ -45,7 +48,10 @@ double experiment_goodput(const experiment_result *r); /* the share of requests 
  *     prefix-cache, no-prefix-cache
  *     speculation=A[:K]              K guesses a step (4), each true with chance A
  *     disagg=xPyD                    x replicas for prompts, y for answers
- *     replicas=N, tp=N, router=NAME, seqs=N
+ *     replicas=N, router=NAME, seqs=N
+ *     tp=N, pp=N, ep=N, redundant=N  ranks that share layers, stages, ranks that share experts, of
+ *                                    which so many are there twice
+ *     decode-tp=N, decode-pp=N, decode-ep=N, decode-redundant=N  of replicas for answers only
  */
 ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *err) RIDGE_CHECKED;
 const char *experiment_variants(void); /* the list, for messages */

@@ -58,7 +58,7 @@ static ridge_status try_replicas(bool *good, experiment_result *out, const exper
                                  uint32_t n, double target, ridge_error *err) {
     experiment with = *e;
     experiment_result r;
-    with.sim.n_replicas = n;
+    with.sim.pool.n_replicas = n;
     RIDGE_TRY(experiment_run(&r, &with, err));
     *good = experiment_goodput(&r) >= target;
     if (*good) *out = r;

@@ -7,23 +7,36 @@
 
 #define MOST_BLOCKS (1u << 26) /* whose list takes 256 MB */
 
+#define MAX_PARTS (2 * SIM_MAX_STAGES - 1)
+
 struct machine {
     machine_params params;
+    efficiency_profile profile;
     device *dev;
     plan_model opened; /* what one rank has of it; the file is that of the whole */
     dev_kv_layout layout;
     dev_kv *kv;
-    dev_compiled *program;
-    double weight_bytes;   /* of one rank */
+    dev_compiled *parts[MAX_PARTS]; /* [n_parts]: stages, and the links between them */
+    uint32_t n_parts;
+    double weight_bytes;   /* of one rank, of all stages together */
     double kv_token_bytes; /* of the whole model */
 };
+
+static uint32_t at_least_one(uint32_t n) {
+    return n > 1 ? n : 1;
+}
+
+/* Schedulers of a replica, each with a cache. */
+static uint32_t n_caches(const machine *m) {
+    return at_least_one(m->params.split.n_expert) * at_least_one(m->params.split.n_stages);
+}
 
 static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
     cache_size_groups(&m->layout, s, m->opened.model);
-    double left = p->memory_bytes - m->weight_bytes;
-    double weights_gb = m->weight_bytes * p->n_ranks / 1e9,
-           all_gb = p->memory_bytes * p->n_ranks / 1e9;
+    double left = p->memory_bytes - m->weight_bytes / at_least_one(p->split.n_stages);
+    double weights_gb = machine_weight_bytes(m) / 1e9, n_gpus = plan_n_gpus(&p->split),
+           all_gb = p->memory_bytes * n_gpus / 1e9;
     if (left <= 0)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE, "%.1f GB of weights, but %.1f GB of memory",
                           weights_gb, all_gb);
@@ -32,27 +45,26 @@ static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     if (s->max_model_len == 0) s->max_model_len = (uint32_t)(context < holds ? context : holds);
     if (holds < s->max_model_len || n == 0)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE,
-                          "%.1f GB of weights leave %.1f of %.1f GB for the KV cache: %llu tokens, "
-                          "fewer than a context of %u (--max-model-len)",
-                          weights_gb, left * p->n_ranks / 1e9, all_gb, (unsigned long long)holds,
-                          s->max_model_len);
+                          "%.1f GB of weights leave %.1f of %.1f GB for %s: %llu tokens%s, fewer "
+                          "than a context of %u (--max-model-len)",
+                          weights_gb, left * n_gpus / 1e9, all_gb,
+                          n_caches(m) > 1 ? "KV caches" : "the KV cache", (unsigned long long)holds,
+                          n_caches(m) > 1 ? " in each" : "", s->max_model_len);
     cache_size_set(&m->layout, s, n);
     return RIDGE_OK;
 }
 
 /* bits 0: of each matrix as its type has it. */
 static ridge_status open_device(machine *m, double bits, ridge_error *err) {
-    const machine_params *p = &m->params;
-    const count_params count = {
-        .profile = &p->profile, .linear = p->linear, .other = p->other, .weight_bits = bits};
+    count_params count = m->params.count;
+    count.weight_bits = bits;
     return device_count_create(&m->dev, &count, err);
 }
 
 /* In place of the whole; weights from a file have the mean of its bits. */
 static ridge_status open_part(machine *m, double bits, ridge_error *err) {
-    const model_split split = {.n_tensor = m->params.n_ranks};
     model_config part;
-    RIDGE_TRY(model_config_split(&part, &m->opened.model->config, &split, err));
+    RIDGE_TRY(model_config_split(&part, &m->opened.model->config, &m->params.split, err));
     plan_model_close(&m->opened);
     m->dev->vtable->destroy(m->dev);
     m->dev = NULL;
@@ -62,29 +74,52 @@ static ridge_status open_part(machine *m, double bits, ridge_error *err) {
 
 static ridge_status open_model(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
-    RIDGE_TRY(open_device(m, p->weight_bits, err));
+    double bits = p->count.weight_bits;
+    RIDGE_TRY(open_device(m, bits, err));
     RIDGE_TRY(plan_model_open(&m->opened, p->model, m->dev, err));
     const model *whole = m->opened.model;
     cache_size_groups(&m->layout, s, whole);
     m->kv_token_bytes = (double)cache_size_token_bytes(&m->layout);
-    double bytes = p->weight_bits > 0 ? (double)whole->n_parameters * p->weight_bits / 8
-                                      : (double)whole->weight_bytes;
+    double bytes = bits > 0 ? (double)whole->n_parameters * bits / 8 : (double)whole->weight_bytes;
     double each = bytes / (double)whole->n_parameters;
     m->weight_bytes = bytes;
-    if (p->n_ranks == 1) return RIDGE_OK;
+    if (plan_n_gpus(&p->split) == 1) return RIDGE_OK;
     RIDGE_TRY(open_part(m, 8 * each, err));
     m->weight_bytes = each * (double)m->opened.model->n_parameters;
     return RIDGE_OK;
+}
+
+/* Operations [begin, end) of the program. */
+static ridge_status compile_part(machine *m, size_t begin, size_t end, uint32_t max_tokens,
+                                 ridge_error *err) {
+    dev_program part = m->opened.model->program;
+    ridge_assert(m->n_parts < MAX_PARTS);
+    part.ops += begin;
+    part.n_ops = end - begin;
+    part.head_start = (end < part.head_start ? end : part.head_start) - begin;
+    RIDGE_TRY(m->dev->vtable->compile(m->dev, &m->parts[m->n_parts], &part, max_tokens, err));
+    m->n_parts++;
+    return RIDGE_OK;
+}
+
+static ridge_status compile_parts(machine *m, uint32_t max_tokens, ridge_error *err) {
+    const dev_program *p = &m->opened.model->program;
+    size_t begin = 0;
+    for (size_t i = 0; i < p->head_start; i++) {
+        if (p->ops[i].kind != DEV_SEND) continue;
+        RIDGE_TRY(compile_part(m, begin, i, max_tokens, err));
+        RIDGE_TRY(compile_part(m, i, i + 1, max_tokens, err));
+        begin = i + 1;
+    }
+    return compile_part(m, begin, p->n_ops, max_tokens, err);
 }
 
 static ridge_status prepare(machine *m, sched_params *s, ridge_error *err) {
     m->layout.type = m->params.kv_type;
     RIDGE_TRY(open_model(m, s, err));
     RIDGE_TRY(size_cache(m, s, err));
-    const device_vtable *v = m->dev->vtable;
-    RIDGE_TRY(v->kv_create(m->dev, &m->kv, &m->layout, err));
-    return v->compile(m->dev, &m->program, &m->opened.model->program, s->max_num_batched_tokens,
-                      err);
+    RIDGE_TRY(m->dev->vtable->kv_create(m->dev, &m->kv, &m->layout, err));
+    return compile_parts(m, s->max_num_batched_tokens, err);
 }
 
 ridge_status machine_open(machine **out, const machine_params *p, sched_params *s,
@@ -92,6 +127,8 @@ ridge_status machine_open(machine **out, const machine_params *p, sched_params *
     machine *m = mem_zalloc(1, sizeof *m);
     if (m == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the machine");
     m->params = *p;
+    m->profile = *p->count.profile;
+    m->params.count.profile = &m->profile;
     ridge_status status = prepare(m, s, err);
     m->params.model = NULL; /* the caller's */
     if (status == RIDGE_OK)
@@ -103,7 +140,7 @@ ridge_status machine_open(machine **out, const machine_params *p, sched_params *
 
 void machine_close(machine *m) {
     if (m == NULL) return;
-    if (m->program != NULL) m->dev->vtable->compiled_free(m->dev, m->program);
+    for (uint32_t i = 0; i < m->n_parts; i++) m->dev->vtable->compiled_free(m->dev, m->parts[i]);
     if (m->kv != NULL) m->dev->vtable->kv_free(m->dev, m->kv);
     plan_model_close(&m->opened);
     if (m->dev != NULL) m->dev->vtable->destroy(m->dev);
@@ -114,7 +151,7 @@ uint64_t machine_kv_tokens(const machine *m) {
     uint32_t most = 0;
     for (uint32_t g = 0; g < m->layout.n_groups; g++)
         if (m->layout.groups[g].n_blocks > most) most = m->layout.groups[g].n_blocks;
-    return (uint64_t)most * m->layout.block_size;
+    return (uint64_t)most * m->layout.block_size * n_caches(m);
 }
 
 double machine_kv_token_bytes(const machine *m) {
@@ -122,21 +159,37 @@ double machine_kv_token_bytes(const machine *m) {
 }
 
 double machine_weight_bytes(const machine *m) {
-    return m->weight_bytes * m->params.n_ranks;
+    const model_split *s = &m->params.split;
+    return m->weight_bytes * at_least_one(s->n_tensor) * at_least_one(s->n_expert);
+}
+
+/* One part of a step; the last one with the head. */
+static ridge_status run_part(const machine *m, uint32_t i, const dev_batch *batch,
+                             uint32_t n_wanted, sim_step *out, ridge_error *err) {
+    const device_vtable *v = m->dev->vtable;
+    double bounds[ROOF_N_BOUNDS];
+    dev_account account;
+    RIDGE_TRY(v->submit(m->dev, m->parts[i], m->kv, batch, err));
+    RIDGE_TRY(v->wait(m->dev, err));
+    if (i + 1 == m->n_parts && n_wanted > 0)
+        RIDGE_TRY(v->head(m->dev, m->parts[i], NULL, n_wanted, NULL, err));
+    v->account(m->dev, &account);
+    device_count_bounds(m->dev, bounds);
+    dev_account_add(&out->account, &account);
+    for (int b = 0; b < ROOF_N_BOUNDS; b++) out->bounds_s[b] += bounds[b];
+    out->parts_s[i] = account.seconds;
+    return RIDGE_OK;
 }
 
 ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
                           ridge_error *err) {
     const machine *m = context;
-    const device_vtable *v = m->dev->vtable;
-    RIDGE_TRY(v->submit(m->dev, m->program, m->kv, batch, err));
-    RIDGE_TRY(v->wait(m->dev, err));
-    if (n_wanted > 0) RIDGE_TRY(v->head(m->dev, m->program, NULL, n_wanted, NULL, err));
-    v->account(m->dev, &out->account);
-    device_count_bounds(m->dev, out->bounds_s);
+    double n_tensor = at_least_one(m->params.split.n_tensor);
+    *out = (sim_step){.n_parts = m->n_parts};
+    for (uint32_t i = 0; i < m->n_parts; i++) RIDGE_TRY(run_part(m, i, batch, n_wanted, out, err));
     out->seconds = out->account.seconds;
-    out->account.flops *= m->params.n_ranks;
-    out->account.weight_bytes *= m->params.n_ranks;
-    out->account.kv_bytes *= m->params.n_ranks;
+    out->account.flops *= n_tensor;
+    out->account.weight_bytes *= n_tensor;
+    out->account.kv_bytes *= n_tensor;
     return RIDGE_OK;
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "device/count/count.h"
 #include "roof/work.h"
 
 struct plan {
@@ -50,6 +49,7 @@ plan_params plan_params_default(void) {
     return (plan_params){.profile = efficiency_ideal(),
                          .dtype = dtypes[0],
                          .kv_type = DEV_KV_F16,
+                         .n_node = PLAN_NODE,
                          .batch = 1,
                          .prompt = 1000};
 }
@@ -68,20 +68,29 @@ void plan_close(plan *p) {
     mem_free(p);
 }
 
-efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision) {
+static efficiency_peaks peaks_of(const hardware *gpu, hardware_peak precision) {
     return (efficiency_peaks){.flops_per_s = hardware_flops(gpu, precision),
                               .bytes_per_s = gpu->bytes_per_s,
                               .link_bytes_per_s = gpu->link_bytes_per_s > 0 ? gpu->link_bytes_per_s
                                                                             : gpu->bus_bytes_per_s};
 }
 
+count_params plan_counting(const hardware *gpu, const plan_dtype *dtype,
+                           const efficiency_profile *profile, uint32_t n_node) {
+    bool small = dtype->peak >= PEAK_FP8 && gpu->peaks[dtype->peak] > 0;
+    return (count_params){.profile = profile,
+                          .linear = peaks_of(gpu, dtype->peak),
+                          .other = peaks_of(gpu, PEAK_16),
+                          .n_node = n_node,
+                          .network_bytes_per_s = gpu->network_bytes_per_s,
+                          .dispatch_bytes = small ? 1 : 0};
+}
+
 /* bits 0: of each matrix as its type has it. */
 static ridge_status open_device(plan *p, double bits, ridge_error *err) {
     const plan_params *a = &p->params;
-    const count_params c = {.profile = &a->profile,
-                            .linear = plan_peaks(&a->gpu, a->dtype.peak),
-                            .other = plan_peaks(&a->gpu, PEAK_16),
-                            .weight_bits = bits};
+    count_params c = plan_counting(&a->gpu, &a->dtype, &a->profile, a->n_node);
+    c.weight_bits = bits;
     return device_count_create(&p->dev, &c, err);
 }
 

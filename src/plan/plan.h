@@ -10,6 +10,7 @@
 #ifndef RIDGE_PLAN_PLAN_H
 #define RIDGE_PLAN_PLAN_H
 
+#include "device/count/count.h"
 #include "plan/models.h"
 #include "roof/efficiency.h"
 #include "roof/hardware.h"
@@ -17,6 +18,7 @@
 
 #define PLAN_MAX_BATCH (1u << 16)
 #define PLAN_MAX_ROWS 48
+#define PLAN_NODE 8 /* GPUs of a node, as usually built */
 
 /* How weights are kept and which unit multiplies them. */
 typedef struct {
@@ -35,14 +37,17 @@ typedef struct {
     bool file_weights; /* weights as their file has them, if they come from one */
     dev_kv_type kv_type;
     model_split split;               /* over how many GPUs; zeroed: one */
+    uint32_t n_node;                 /* GPUs that links join; others are beyond the network */
     uint32_t batch, context, prompt; /* sequences; tokens of each in the cache; of a new prompt */
     double slo_tpot_s;               /* 0: none */
     double price_per_hour;           /* of one GPU; 0: unknown */
 } plan_params;
 
 plan_params plan_params_default(void);
-/* Of one of its kind, in a precision; a link over the bus where there is no other. */
-efficiency_peaks plan_peaks(const hardware *gpu, hardware_peak precision);
+/* How one of its kind counts (device/count/count.h): a link goes over the bus where there is no
+ * other; what goes to experts takes a byte where they compute in 8 bits or fewer. */
+count_params plan_counting(const hardware *gpu, const plan_dtype *dtype,
+                           const efficiency_profile *profile, uint32_t n_node);
 
 /* A step, or a prompt; of both counts. The textbook's is of all GPUs that work on it at once, the
  * counted one of one of them. */

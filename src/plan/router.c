@@ -1,4 +1,4 @@
-/* plan/router: which replica gets a request.
+/* plan/router: which replica gets a request, and of its schedulers which.
  *
  *     round-robin    the next one
  *     least-loaded   the one with the fewest requests, waiting and running
@@ -33,38 +33,38 @@ bool sim_router_find(const char *name, sim_router *out) {
     return false;
 }
 
-static uint32_t least_loaded(const replica *replicas, uint32_t n) {
+static uint32_t least_loaded(const lane *lanes, uint32_t n) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; i++)
-        if (replicas[i].n_live < replicas[best].n_live) best = i;
+        if (lanes[i].n_live < lanes[best].n_live) best = i;
     return best;
 }
 
-static bool is_balanced(const replica *replicas, uint32_t n) {
-    uint32_t least = replicas[least_loaded(replicas, n)].n_live, most = 0;
+static bool is_balanced(const lane *lanes, uint32_t n) {
+    uint32_t least = lanes[least_loaded(lanes, n)].n_live, most = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (replicas[i].n_live > most) most = replicas[i].n_live;
+        if (lanes[i].n_live > most) most = lanes[i].n_live;
     return most - least <= BALANCE_ABSOLUTE || most <= BALANCE_RELATIVE * least;
 }
 
-static uint32_t prefix_aware(const replica *replicas, uint32_t n, const sequence *q) {
+static uint32_t prefix_aware(const lane *lanes, uint32_t n, const sequence *q) {
     uint32_t best = 0, longest = 0;
-    if (!is_balanced(replicas, n)) return least_loaded(replicas, n);
+    if (!is_balanced(lanes, n)) return least_loaded(lanes, n);
     for (uint32_t i = 0; i < n; i++) {
-        const kv_cache *c = sched_cache(replicas[i].sched);
+        const kv_cache *c = sched_cache(lanes[i].sched);
         uint32_t known = kv_cache_find(c, q->salt, q->tokens, q->n_prompt).n_tokens;
         if (known <= longest) continue;
         longest = known;
         best = i;
     }
-    return longest > CACHE_THRESHOLD * q->n_prompt ? best : least_loaded(replicas, n);
+    return longest > CACHE_THRESHOLD * q->n_prompt ? best : least_loaded(lanes, n);
 }
 
-uint32_t router_choose(sim_router rule, const replica *replicas, uint32_t n, uint64_t turn,
+uint32_t router_choose(sim_router rule, const lane *lanes, uint32_t n, uint64_t turn,
                        const sequence *q) {
     switch (rule) {
     case SIM_ROUND_ROBIN: return (uint32_t)(turn % n);
-    case SIM_PREFIX_AWARE: return prefix_aware(replicas, n, q);
-    default: return least_loaded(replicas, n);
+    case SIM_PREFIX_AWARE: return prefix_aware(lanes, n, q);
+    default: return least_loaded(lanes, n);
     }
 }

@@ -1,8 +1,8 @@
 /* plan/sim: see sim.h. The clock: arrivals, ends of steps, and keys and values on their way.
  *
  * At each moment first what comes then is taken in, then the steps that end are finished, in the
- * order of the replicas, then every idle replica starts. So what arrives when a step ends is in the
- * next one.
+ * order of the teams, then every idle team starts. So what arrives when a step ends is in the next
+ * one.
  */
 #include "plan/sim.h"
 
@@ -41,9 +41,14 @@ static void write_tokens(const sim *s, sim_request *q) {
 static ridge_status check_size(const sim *s, const sim_request *q, ridge_error *err) {
     const traffic_request *r = &s->due;
     uint64_t prompt = (uint64_t)s->params->prefix_tokens + r->n_input, all = prompt + r->n_output;
-    uint64_t holds = (uint64_t)kv_cache_capacity(sched_cache(s->replicas[0].sched)) *
-                     s->params->sched.block_size;
-    const sched_params *p = &s->params->sched;
+    uint64_t holds = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_teams; i++) {
+        const team *t = &s->teams[i];
+        uint64_t n = kv_cache_capacity(sched_cache(t->lanes[0].sched));
+        n *= t->pool->sched.block_size;
+        if (n < holds) holds = n;
+    }
+    const sched_params *p = &s->params->pool.sched;
     if (all <= holds && (!p->static_batches || all <= p->max_model_len)) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_ETOOLARGE,
                       "request %llu: %llu tokens of prompt and %u of answer, but %s %llu",
@@ -55,7 +60,7 @@ static ridge_status check_size(const sim *s, const sim_request *q, ridge_error *
 static ridge_status make_request(sim_request **out, const sim *s, ridge_error *err) {
     static const int32_t any = 0;
     const traffic_request *r = &s->due;
-    const sched_params *p = &s->params->sched;
+    const sched_params *p = &s->params->pool.sched;
     sim_request *q = mem_zalloc(1, sizeof *q);
     if (q == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "a request");
     q->index = s->n_arrived;
@@ -73,7 +78,7 @@ static ridge_status make_request(sim_request **out, const sim *s, ridge_error *e
     q->seq.id = q->index;
     q->seq.n_prompt = q->seq.n_tokens = n_prompt;
     write_tokens(s, q);
-    if (s->params->n_decode > 0) q->seq.max_tokens = n_prompt;
+    if (s->params->decode.n_replicas > 0) q->seq.max_tokens = n_prompt;
     *out = q;
     return RIDGE_OK;
 }
@@ -102,9 +107,9 @@ static ridge_status take_arrivals(sim *s, ridge_error *err) {
     while (s->more && (double)s->due.due_us / 1e6 <= s->now_s) {
         sim_request *q = NULL;
         RIDGE_TRY(make_request(&q, s, err));
-        replica *to = &s->replicas[router_choose(p->router, s->replicas, p->n_replicas,
-                                                 s->n_arrived++, &q->seq)];
-        replica_add(to, q);
+        uint32_t to =
+            router_choose(p->router, s->lanes, s->n_prompt_lanes, s->n_arrived++, &q->seq);
+        lane_add(&s->lanes[to], q);
         note_live(s, q);
         RIDGE_TRY(read_next(s, err));
     }
@@ -113,7 +118,7 @@ static ridge_status take_arrivals(sim *s, ridge_error *err) {
 
 /* Keys and values on their way ----------------------------------------------------------------- */
 
-void sim_hand_over(sim *s, replica *from, sim_request *q) {
+void sim_hand_over(sim *s, lane *from, sim_request *q) {
     const sim_params *p = s->params;
     double seconds = q->seq.n_prompt * p->kv_token_bytes / p->link_bytes_per_s;
     from->link_free_s = fmax(from->link_free_s, s->now_s) + seconds;
@@ -135,14 +140,13 @@ void sim_hand_over(sim *s, replica *from, sim_request *q) {
 }
 
 static void take_transfers(sim *s) {
-    const sim_params *p = s->params;
-    replica *pool = s->replicas + p->n_replicas;
+    lane *pool = s->lanes + s->n_prompt_lanes;
+    uint32_t n = s->n_lanes - s->n_prompt_lanes;
     while (s->link_first != NULL && s->link_first->ready_s <= s->now_s) {
         sim_request *q = s->link_first;
         s->link_first = q->next;
         if (s->link_first == NULL) s->link_last = NULL;
-        replica *to = &pool[router_choose(SIM_LEAST_LOADED, pool, p->n_decode, 0, &q->seq)];
-        replica_add(to, q);
+        lane_add(&pool[router_choose(SIM_LEAST_LOADED, pool, n, 0, &q->seq)], q);
     }
 }
 
@@ -152,32 +156,70 @@ static void take_transfers(sim *s) {
 static double next_moment(const sim *s) {
     double t = s->more ? (double)s->due.due_us / 1e6 : INFINITY;
     if (s->link_first != NULL) t = fmin(t, s->link_first->ready_s);
-    for (uint32_t i = 0; i < s->n_replicas; i++)
-        if (s->replicas[i].busy) t = fmin(t, s->replicas[i].end_s);
+    for (uint32_t i = 0; i < s->n_teams; i++) t = fmin(t, team_moment(&s->teams[i]));
     return t;
 }
 
 static ridge_status turn(sim *s, ridge_error *err) {
     RIDGE_TRY(take_arrivals(s, err));
     take_transfers(s);
-    for (uint32_t i = 0; i < s->n_replicas; i++)
-        if (s->replicas[i].busy && s->replicas[i].end_s <= s->now_s)
-            replica_finish(s, &s->replicas[i]);
-    for (uint32_t i = 0; i < s->n_replicas; i++) RIDGE_TRY(replica_start(s, &s->replicas[i], err));
+    for (uint32_t i = 0; i < s->n_teams; i++)
+        if (s->teams[i].busy && s->teams[i].end_s <= s->now_s) team_finish(s, &s->teams[i]);
+    for (uint32_t i = 0; i < s->n_teams; i++) RIDGE_TRY(team_start(s, &s->teams[i], err));
+    return RIDGE_OK;
+}
+
+/* What there is ---------------------------------------------------------------------------------
+ */
+
+static uint32_t at_least_one(uint32_t n) {
+    return n > 1 ? n : 1;
+}
+
+static uint64_t count_teams(const sim_pool *p) {
+    return (uint64_t)p->n_replicas * at_least_one(p->n_stages);
+}
+
+static uint64_t count_lanes(const sim_pool *p) {
+    return count_teams(p) * at_least_one(p->n_expert);
+}
+
+static ridge_status open_team(sim *s, const sim_pool *p, ridge_error *err) {
+    team *t = &s->teams[s->n_teams++];
+    *t = (team){.pool = p, .lanes = s->lanes + s->n_lanes, .stages = s->stages + s->n_replicas};
+    while (t->n_lanes < at_least_one(p->n_expert)) {
+        RIDGE_TRY(sched_create(&t->lanes[t->n_lanes].sched, &p->sched, err));
+        t->n_lanes++;
+        s->n_lanes++;
+    }
+    return RIDGE_OK;
+}
+
+static ridge_status open_pool(sim *s, const sim_pool *p, ridge_error *err) {
+    for (uint32_t r = 0; r < p->n_replicas; r++) {
+        for (uint32_t i = 0; i < at_least_one(p->n_stages); i++) RIDGE_TRY(open_team(s, p, err));
+        s->n_replicas++;
+    }
     return RIDGE_OK;
 }
 
 static ridge_status open_all(sim *s, ridge_error *err) {
-    const sim_params *p = s->params;
-    s->replicas = mem_zalloc(p->n_replicas + p->n_decode, sizeof *s->replicas);
-    s->seqs = mem_zalloc(p->sched.max_num_seqs, sizeof *s->seqs);
-    s->ended = mem_zalloc(p->sched.max_num_seqs, sizeof *s->ended);
-    if (s->replicas == NULL || s->seqs == NULL || s->ended == NULL)
-        return RIDGE_FAIL(err, RIDGE_ENOMEM, "%u replicas", p->n_replicas + p->n_decode);
-    while (s->n_replicas < p->n_replicas + p->n_decode) {
-        RIDGE_TRY(replica_open(&s->replicas[s->n_replicas], &p->sched, err));
-        s->n_replicas++;
-    }
+    const sim_pool *first = &s->params->pool, *decode = &s->params->decode;
+    uint64_t n = count_lanes(first) + count_lanes(decode);
+    uint32_t n_seqs = first->sched.max_num_seqs;
+    if (decode->n_replicas > 0 && decode->sched.max_num_seqs > n_seqs)
+        n_seqs = decode->sched.max_num_seqs;
+    s->lanes = mem_zalloc(n, sizeof *s->lanes);
+    s->teams = mem_zalloc(count_teams(first) + count_teams(decode), sizeof *s->teams);
+    s->stages = mem_zalloc(first->n_replicas + decode->n_replicas, sizeof *s->stages);
+    s->seqs = mem_zalloc(n_seqs, sizeof *s->seqs);
+    s->ended = mem_zalloc(n_seqs, sizeof *s->ended);
+    if (s->lanes == NULL || s->teams == NULL || s->stages == NULL || s->seqs == NULL ||
+        s->ended == NULL)
+        return RIDGE_FAIL(err, RIDGE_ENOMEM, "%llu schedulers", (unsigned long long)n);
+    RIDGE_TRY(open_pool(s, first, err));
+    s->n_prompt_lanes = s->n_lanes;
+    RIDGE_TRY(open_pool(s, decode, err));
     return read_next(s, err);
 }
 
@@ -199,8 +241,10 @@ static void close_all(sim *s) {
         if (q->seq.state != SEQUENCE_NEW) sched_remove(q->at->sched, &q->seq);
         sim_request_free(s, q);
     }
-    for (uint32_t i = 0; i < s->n_replicas; i++) replica_close(&s->replicas[i]);
-    mem_free(s->replicas);
+    for (uint32_t i = 0; i < s->n_lanes; i++) sched_destroy(s->lanes[i].sched);
+    mem_free(s->lanes);
+    mem_free(s->teams);
+    mem_free(s->stages);
     mem_free(s->seqs);
     mem_free(s->ended);
     mem_free(s);
@@ -214,8 +258,8 @@ ridge_status sim_run(sim_result *out, const sim_params *p, traffic *from, ridge_
     ridge_status status = run(s, err);
     if (status == RIDGE_OK) {
         *out = tally_result(&s->tally);
-        for (uint32_t i = 0; i < s->n_replicas; i++)
-            out->cached_tokens += sched_get_prefix_stats(s->replicas[i].sched).hits;
+        for (uint32_t i = 0; i < s->n_lanes; i++)
+            out->cached_tokens += sched_get_prefix_stats(s->lanes[i].sched).hits;
     }
     close_all(s);
     return status;

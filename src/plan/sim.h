@@ -1,10 +1,22 @@
 /* plan/sim: traffic through replicas of the real scheduler under virtual time.
  *
- * Nothing is computed. A replica is a scheduler (sched/scheduler.h) with its block pools and its
- * prefix tree, as the engine has them, and steps that take as long as a function says, which is the
- * count device behind the model's own program (plan/machine.h). Each step is what the engine's is:
- * plan, execute, a made-up token for every sequence that caught up, commit. So a change of the
- * scheduler, the cache or the model changes what is simulated; nothing of them is told twice.
+ * Nothing is computed. A scheduler (sched/scheduler.h) has its block pools and its prefix tree, as
+ * in the engine, and steps that take as long as a function says, which is the count device behind
+ * the model's own program (plan/machine.h). Each step is what the engine's is: plan, execute, a
+ * made-up token for every sequence that caught up, commit. So a change of the scheduler, the cache
+ * or the model changes what is simulated; nothing of them is told twice.
+ *
+ * A replica is one scheduler, or several that share its GPUs:
+ *
+ *     experts     of ranks that share experts each has a scheduler with sequences and a cache of
+ *                 its own (DeepSeek-V3, arXiv 2412.19437, section 3.4). They form a team, whose
+ *                 steps begin together and last as long as that of the slowest: layer by layer all
+ *                 exchange rows. A rank without sequences has a row that nobody wants.
+ *     pipeline    of n stages: n teams, each with an n-th of the caches (as vLLM's first pipeline
+ *                 had it). A team's step goes through the stages and the links between them, each
+ *                 of which has one step at a time, the earliest first; its next one begins after
+ *                 that. So a token takes all stages and links one after the other, and with all
+ *                 teams at work the slowest stage says how many steps a second there are.
  *
  * Time is that of the devices alone: texts, the network and the host's work between two steps cost
  * nothing. Answers are as long as the traffic says. A prompt's tokens are such that what the trace
@@ -22,9 +34,13 @@
 #include "sched/scheduler.h"
 #include "traffic/traffic.h"
 
+#define SIM_MAX_STAGES 64
+
 /* What a step takes, and of that how long for what. */
 typedef struct {
     double seconds, bounds_s[ROOF_N_BOUNDS];
+    double parts_s[2 * SIM_MAX_STAGES - 1]; /* of seconds: stages, and the links between them */
+    uint32_t n_parts;                       /* 0: one stage */
     dev_account account;
 } sim_step;
 
@@ -39,15 +55,22 @@ typedef enum { SIM_ROUND_ROBIN, SIM_LEAST_LOADED, SIM_PREFIX_AWARE, SIM_N_ROUTER
 const char *sim_router_name(sim_router r); /* "round-robin", "least-loaded", "prefix" */
 bool sim_router_find(const char *name, sim_router *out);
 
+/* Replicas that are alike. */
 typedef struct {
-    sched_params sched; /* of each replica */
+    uint32_t n_replicas;
+    uint32_t n_stages, n_expert; /* of each; 0 and 1: no pipeline, a team of one */
+    uint32_t n_tensor;           /* GPUs of each stage and rank: what busy_s counts; 0: 1 */
+    sched_params sched;          /* of each scheduler */
     sim_step_fn step;
     void *step_context;
-    uint32_t n_replicas;
+} sim_pool;
+
+typedef struct {
+    sim_pool pool;
+    /* Disaggregated (n_replicas not 0): the others compute prompts, up to the first token, and
+     * these go on from there with keys and values that come over the link of the first's rank. */
+    sim_pool decode;
     sim_router router;
-    /* Disaggregated: n_replicas of them compute prompts, up to the first token, and n_decode more
-     * go on from there with keys and values that come over the link of the first. 0: not so. */
-    uint32_t n_decode;
     double kv_token_bytes, link_bytes_per_s, link_latency_s;
     /* Guesses per step of a sequence that decodes (0: none), each of which comes true with this
      * chance if those before it did. Guessing itself takes no time, as from the text's own past. */
@@ -65,7 +88,9 @@ typedef struct {
     double seconds; /* until the last answer */
     uint64_t n_steps, n_preempted, n_transfers;
     uint64_t n_drafted, n_accepted;
-    double busy_s, bounds_s[ROOF_N_BOUNDS]; /* of all replicas, summed up */
+    /* Of all GPUs, summed up: with a step in their stage, however long their own part of it is;
+     * and what those and the links between stages waited for. */
+    double busy_s, bounds_s[ROOF_N_BOUNDS];
     dev_account account;
     /* Of the KV cache, over the time of all steps: the share that is held, or reserved; of that
      * the share with tokens in it (sched_get_cache_use). */

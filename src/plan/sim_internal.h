@@ -1,4 +1,4 @@
-/* plan/: what sim.c, replica.c, router.c and tally.c share. */
+/* plan/: what sim.c, team.c, lane.c, router.c and tally.c share. */
 #ifndef RIDGE_PLAN_SIM_INTERNAL_H
 #define RIDGE_PLAN_SIM_INTERNAL_H
 
@@ -14,7 +14,7 @@ typedef struct {
 
 /* A request on its way. */
 typedef struct sim_request sim_request;
-typedef struct replica replica;
+typedef struct lane lane;
 struct sim_request {
     sequence seq; /* first: the scheduler's view */
     uint64_t index;
@@ -22,29 +22,44 @@ struct sim_request {
     double arrived_s, first_s, last_s;
     bool scheduled, answered; /* once at least; its first token is out */
     double ready_s;           /* while keys and values are on the link */
-    replica *at;              /* where it is, or was last */
+    lane *at;                 /* where it is, or was last */
     sim_request *next;        /* on the link; in a static batch, among the padding */
     sim_request *live_next, *live_previous;
 };
 
-struct replica {
+/* One scheduler with its cache. */
+struct lane {
     scheduler *sched;
     uint32_t n_live; /* requests: waiting, running */
-    bool busy;
-    double end_s; /* of the step */
-    sched_plan plan;
-    sim_step step;
-    uint32_t n_wanted;
+    sched_plan plan; /* of the step that is under way; without sequences: it has none */
     double link_free_s;
     sim_request *padding;
 };
+
+/* When each stage of a replica, and each link between them, is free again. */
+typedef struct {
+    double free_s[2 * SIM_MAX_STAGES - 1];
+} sim_stages;
+
+/* Lanes that step together. */
+typedef struct {
+    const sim_pool *pool;
+    lane *lanes; /* [n_lanes] */
+    uint32_t n_lanes;
+    sim_stages *stages; /* shared by the teams of a replica */
+    bool busy;
+    double end_s;  /* of the step */
+    sim_step step; /* the slowest lane's; the account is of all */
+} team;
 
 typedef struct sim sim;
 struct sim {
     const sim_params *params;
     traffic *from;
-    replica *replicas; /* [n_replicas]; those from params->n_replicas on decode only */
-    uint32_t n_replicas;
+    lane *lanes;        /* [n_lanes]; those from n_prompt_lanes on decode only */
+    team *teams;        /* [n_teams] */
+    sim_stages *stages; /* [n_replicas] of both pools */
+    uint32_t n_lanes, n_prompt_lanes, n_teams, n_replicas;
     dev_seq *seqs;       /* [max_num_seqs] of a step */
     sim_request **ended; /* [max_num_seqs] */
     double now_s;
@@ -57,27 +72,33 @@ struct sim {
     tally tally;
 };
 
-/* replica.c */
-ridge_status replica_open(replica *r, const sched_params *p, ridge_error *err) RIDGE_CHECKED;
-void replica_close(replica *r);
-void replica_add(replica *r, sim_request *q);
-/* If it is idle and there is something to do. */
-ridge_status replica_start(sim *s, replica *r, ridge_error *err) RIDGE_CHECKED;
-void replica_finish(sim *s, replica *r); /* the step is over */
+/* lane.c */
+void lane_add(lane *l, sim_request *q);
+void lane_plan(lane *l); /* the next step */
+/* What it takes, in a team that computes n_group_tokens together (0: alone). */
+ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
+                          sim_step *out, ridge_error *err) RIDGE_CHECKED;
+void lane_finish(sim *s, lane *l); /* the step is over */
 
-/* router.c: of replicas [n]. */
-uint32_t router_choose(sim_router rule, const replica *replicas, uint32_t n, uint64_t turn,
+/* team.c */
+/* If it is idle, the first stage is free, and there is something to do. */
+ridge_status team_start(sim *s, team *t, ridge_error *err) RIDGE_CHECKED;
+void team_finish(sim *s, team *t);
+double team_moment(const team *t); /* when it goes on; INFINITY: when something arrives */
+
+/* router.c: of lanes [n]. */
+uint32_t router_choose(sim_router rule, const lane *lanes, uint32_t n, uint64_t turn,
                        const sequence *q);
 
-/* sim.c: q's first token is out, on a replica that computes prompts only. */
-void sim_hand_over(sim *s, replica *from, sim_request *q);
+/* sim.c: q's first token is out, on a lane that computes prompts only. */
+void sim_hand_over(sim *s, lane *from, sim_request *q);
 void sim_request_free(sim *s, sim_request *q);
 
 /* tally.c */
 void tally_start(tally *t, const sim_request *q, double now_s);
 void tally_token(tally *t, sim_request *q, double now_s); /* one or more at once */
 void tally_end(tally *t, const sim_params *p, const sim_request *q);
-void tally_step(tally *t, const replica *r, const sched_params *p);
+void tally_step(tally *t, const team *m);
 sim_result tally_result(const tally *t);
 
 #endif

@@ -37,18 +37,30 @@ void tally_end(tally *t, const sim_params *p, const sim_request *q) {
     if (q->n_output > 1) sketch_add(&t->tpot_s, tpot_of(q));
 }
 
-void tally_step(tally *t, const replica *r, const sched_params *p) {
-    const sim_step *step = &r->step;
-    sched_cache_use use = sched_get_cache_use(r->sched);
-    t->sums.n_steps++;
-    t->sums.n_preempted += r->plan.n_preempted;
-    t->sums.busy_s += step->seconds;
-    for (int i = 0; i < ROOF_N_BOUNDS; i++) t->sums.bounds_s[i] += step->bounds_s[i];
-    dev_account_add(&t->sums.account, &step->account);
+static double in_stages(const sim_step *step) {
+    double seconds = 0;
+    for (uint32_t i = 0; i < step->n_parts; i += 2) seconds += step->parts_s[i];
+    return step->n_parts > 0 ? seconds : step->seconds;
+}
+
+static void add_lane(tally *t, const lane *l, const sched_params *p, double seconds) {
+    sched_cache_use use = sched_get_cache_use(l->sched);
+    t->sums.n_steps += l->plan.n_sequences > 0;
+    t->sums.n_preempted += l->plan.n_preempted;
     for (uint32_t g = 0; g < p->n_groups; g++)
-        t->kv_pool += (double)p->n_blocks[g] * p->block_size * step->seconds;
-    t->kv_held += (double)use.reserved * step->seconds;
-    t->kv_used += (double)use.used * step->seconds;
+        t->kv_pool += (double)p->n_blocks[g] * p->block_size * seconds;
+    if (l->plan.n_sequences == 0) return; /* nor does it hold any */
+    t->kv_held += (double)use.reserved * seconds;
+    t->kv_used += (double)use.used * seconds;
+}
+
+void tally_step(tally *t, const team *m) {
+    double n_gpus = (double)m->n_lanes * (m->pool->n_tensor > 1 ? m->pool->n_tensor : 1);
+    t->sums.busy_s += n_gpus * in_stages(&m->step);
+    for (int i = 0; i < ROOF_N_BOUNDS; i++) t->sums.bounds_s[i] += n_gpus * m->step.bounds_s[i];
+    dev_account_add(&t->sums.account, &m->step.account);
+    for (uint32_t i = 0; i < m->n_lanes; i++)
+        add_lane(t, &m->lanes[i], &m->pool->sched, m->step.seconds);
 }
 
 sim_result tally_result(const tally *t) {

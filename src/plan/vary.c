@@ -20,31 +20,31 @@ static bool whole(const char *text, uint32_t most, uint32_t *out) {
 }
 
 static bool set_static(experiment *e, const char *value) {
-    e->sim.sched.static_batches = true;
+    e->sim.pool.sched.static_batches = true;
     return value == NULL;
 }
 
 static bool set_continuous(experiment *e, const char *value) {
-    e->sim.sched.static_batches = false;
+    e->sim.pool.sched.static_batches = false;
     return value == NULL;
 }
 
 static bool set_unchunked(experiment *e, const char *value) {
-    e->sim.sched.max_num_batched_tokens = NO_CHUNKS;
+    e->sim.pool.sched.max_num_batched_tokens = NO_CHUNKS;
     return value == NULL;
 }
 
 static bool set_chunked(experiment *e, const char *value) {
-    return value == NULL || whole(value, NO_CHUNKS, &e->sim.sched.max_num_batched_tokens);
+    return value == NULL || whole(value, NO_CHUNKS, &e->sim.pool.sched.max_num_batched_tokens);
 }
 
 static bool set_no_prefix_cache(experiment *e, const char *value) {
-    e->sim.sched.prefix_caching = false;
+    e->sim.pool.sched.prefix_caching = false;
     return value == NULL;
 }
 
 static bool set_prefix_cache(experiment *e, const char *value) {
-    e->sim.sched.prefix_caching = true;
+    e->sim.pool.sched.prefix_caching = true;
     return value == NULL;
 }
 
@@ -59,7 +59,7 @@ static bool set_speculation(experiment *e, const char *value) {
 
 /* "2P1D" */
 static bool set_disagg(experiment *e, const char *value) {
-    uint32_t *counts[] = {&e->sim.n_replicas, &e->sim.n_decode};
+    uint32_t *counts[] = {&e->sim.pool.n_replicas, &e->sim.decode.n_replicas};
     for (int i = 0; i < 2; i++) {
         char digits[8];
         size_t n = value != NULL ? strspn(value, "0123456789") : 0;
@@ -73,12 +73,28 @@ static bool set_disagg(experiment *e, const char *value) {
 }
 
 static bool set_replicas(experiment *e, const char *value) {
-    e->sim.n_decode = 0;
-    return whole(value, MOST, &e->sim.n_replicas);
+    e->sim.decode.n_replicas = 0;
+    return whole(value, MOST, &e->sim.pool.n_replicas);
 }
 
-static bool set_tp(experiment *e, const char *value) {
-    return whole(value, MACHINE_MAX_RANKS, &e->n_ranks);
+/* "tp", "pp", ...: of a split, and the most that it may be; NULL: no such part. */
+static uint32_t *part_of(model_split *s, const char *name, uint32_t *most) {
+    *most = strcmp(name, "tp") == 0   ? MACHINE_MAX_TENSOR
+            : strcmp(name, "pp") == 0 ? SIM_MAX_STAGES
+                                      : MACHINE_MAX_EXPERT;
+    if (strcmp(name, "tp") == 0) return &s->n_tensor;
+    if (strcmp(name, "pp") == 0) return &s->n_stages;
+    if (strcmp(name, "ep") == 0) return &s->n_expert;
+    return strcmp(name, "redundant") == 0 ? &s->n_redundant : NULL;
+}
+
+static bool set_split(experiment *e, const char *name, const char *value) {
+    static const char decode[] = "decode-";
+    bool apart = strncmp(name, decode, sizeof decode - 1) == 0;
+    uint32_t most;
+    uint32_t *part = part_of(apart ? &e->decode_split : &e->split,
+                             apart ? name + sizeof decode - 1 : name, &most);
+    return part != NULL && whole(value, most, part);
 }
 
 static bool set_router(experiment *e, const char *value) {
@@ -86,7 +102,7 @@ static bool set_router(experiment *e, const char *value) {
 }
 
 static bool set_seqs(experiment *e, const char *value) {
-    return whole(value, MOST, &e->sim.sched.max_num_seqs);
+    return whole(value, MOST, &e->sim.pool.sched.max_num_seqs);
 }
 
 static const struct {
@@ -102,7 +118,6 @@ static const struct {
     {"speculation", set_speculation},
     {"disagg", set_disagg},
     {"replicas", set_replicas},
-    {"tp", set_tp},
     {"router", set_router},
     {"seqs", set_seqs},
 };
@@ -115,6 +130,7 @@ static ridge_status vary_one(experiment *e, const char *text, size_t n, ridge_er
     if (value != NULL) *value++ = '\0';
     for (size_t i = 0; i < sizeof variants / sizeof *variants && !set; i++)
         set = n < sizeof one && strcmp(variants[i].name, one) == 0 && variants[i].set(e, value);
+    set = set || (n < sizeof one && set_split(e, one, value));
     if (set) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL, "expected one of %s; found '%.*s'", experiment_variants(),
                       n < 40 ? (int)n : 40, text);
@@ -131,5 +147,6 @@ ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *er
 
 const char *experiment_variants(void) {
     return "static, continuous, unchunked, chunked[=N], no-prefix-cache, prefix-cache, "
-           "speculation=A[:K], disagg=xPyD, replicas=N, tp=N, router=NAME, seqs=N";
+           "speculation=A[:K], disagg=xPyD, replicas=N, router=NAME, seqs=N, "
+           "[decode-]tp=N, [decode-]pp=N, [decode-]ep=N, [decode-]redundant=N";
 }

@@ -25,6 +25,7 @@ typedef struct {
     model *m;
     dev_kv *kv;
     dev_compiled *c;
+    uint32_t n_group_tokens;
 } rig;
 
 static void near(double found, double expected, double tolerance) {
@@ -98,7 +99,12 @@ static dev_account run(const rig *r, const load *l) {
         for (uint32_t i = 0; i < seqs[s].n_rows; i++, n++)
             positions[n] = (int32_t)(seqs[s].n_context - seqs[s].n_rows + i);
     }
-    dev_batch batch = {n, l->n_seqs, tokens, positions, seqs};
+    dev_batch batch = {.n_tokens = n,
+                       .n_seqs = l->n_seqs,
+                       .tokens = tokens,
+                       .positions = positions,
+                       .seqs = seqs,
+                       .n_group_tokens = r->n_group_tokens};
     const uint32_t rows[DEV_HEAD_ROWS] = {0};
     ridge_error err = {0};
     const device_vtable *v = r->d->vtable;
@@ -298,8 +304,90 @@ static void test_ranks(void **state) {
          2 * (2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT + 2 * LATENT_UP + touched * EXPERT +
               NORMS),
          1);
-    near(a.seconds, 2 * 8 * 31.0 / 32 * 7168 * 2 / 1e9, 1e-12);
+    /* There and back, once to each of the 31 that has any of the row's 8. */
+    near(a.seconds, 2 * 31 * (1 - pow(31.0 / 32, 8)) * 7168 * 2 / 1e9, 1e-12);
+    /* 100 rows on all ranks together. */
+    r.n_group_tokens = 100;
+    a = run(&r, &(load){1, 0, {{1, 1000}}});
+    touched = 8 * (1 - pow(31.0 / 32, 100));
+    near(a.weight_bytes,
+         2 * (2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT + 2 * LATENT_UP + touched * EXPERT +
+              NORMS),
+         1);
+    near(
+        a.flops,
+        2 * (2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT + 2 * LATENT_UP + 100 * 8 / 32. * EXPERT) +
+            2 * 2 * 128.0 * 1000 * (512 + 64 + 512),
+        1);
     close_rig(&r);
+}
+
+/* 32 ranks on four nodes. A row goes once to each of three others that has any of its 8 experts, in
+ * 8 bits, and comes back in 16; from there to 7 of 8 of the ranks that have. Both at once. */
+static void test_nodes(void **state) {
+    (void)state;
+    const efficiency_profile ideal = efficiency_ideal();
+    const efficiency_peaks link = {.link_bytes_per_s = 1e9};
+    count_params p = {.profile = &ideal,
+                      .linear = link,
+                      .other = link,
+                      .n_node = 8,
+                      .network_bytes_per_s = 1e8,
+                      .dispatch_bytes = 1};
+    model_config part, c = deepseek();
+    const double nodes = 3 * (1 - pow(3.0 / 4, 8)), ranks = 32 * (1 - pow(31.0 / 32, 8)) * 7 / 8;
+    assert_int_equal(model_config_split(&part, &c, &(model_split){.n_expert = 32}, NULL), RIDGE_OK);
+    rig r = open_shape(counter(&p), &part);
+    near(run(&r, &(load){1, 0, {{10, 10}}}).seconds, 10 * 7168 * 3 * nodes / 1e8, 1e-12);
+    close_rig(&r);
+    p.network_bytes_per_s = 1e9;
+    r = open_shape(counter(&p), &part);
+    near(run(&r, &(load){1, 0, {{10, 10}}}).seconds, 10 * 7168 * 3 * ranks / 1e9, 1e-12);
+    close_rig(&r);
+    /* The busiest has 1.5 times the rows. */
+    p.expert_imbalance = 1.5;
+    r = open_shape(counter(&p), &part);
+    near(run(&r, &(load){1, 0, {{10, 10}}}).seconds, 1.5 * 10 * 7168 * 3 * ranks / 1e9, 1e-12);
+    close_rig(&r);
+
+    /* Of 16 ranks a rank's link, or the ways out of eight; stages eight ranks apart, the network.
+     */
+    p = (count_params){
+        .profile = &ideal, .linear = link, .other = link, .n_node = 8, .network_bytes_per_s = 1e8};
+    assert_int_equal(
+        model_config_split(&part, &llama_8b, &(model_split){.n_tensor = 16, .n_stages = 2}, NULL),
+        RIDGE_OK);
+    r = open_shape(counter(&p), &part);
+    near(run(&r, &(load){1, 0, {{10, 10}}}).seconds,
+         65 * 2 * 15 / 16.0 * 10 * 4096 * 2 / 8e8 + 10 * 4096 * 2 / 1e8, 1e-12);
+    close_rig(&r);
+}
+
+/* DeepSeek-V3's decodes: 32 of 256 experts twice, two on each of 144 ranks. */
+static void test_redundant_experts(void **state) {
+    (void)state;
+    model_config part, c = deepseek();
+    ridge_error err = {0};
+    assert_int_equal(model_config_split(&part, &c, &(model_split){.n_expert = 144}, &err),
+                     RIDGE_EINVAL);
+    assert_string_equal(err.text, "256 experts cannot be divided among 144 ranks; with 32 of them "
+                                  "twice they can (--num-redundant-experts)");
+    assert_int_equal(
+        model_config_split(&part, &c, &(model_split){.n_expert = 144, .n_redundant = 32}, NULL),
+        RIDGE_OK);
+    rig r = open_shape(counter(&(count_params){0}), &part);
+    /* Two experts and the shared one; 144 rows choose among 288. */
+    dev_account a = run(&r, &(load){1, 0, {{1, 1}}});
+    near(a.weight_bytes,
+         2 * (2 * LATENT_LINEAR + DENSE + ROUTER + EXPERT + 2 * LATENT_UP +
+              2 * (1 - pow(1 - 8 / 288., 144)) * EXPERT + NORMS),
+         1);
+    close_rig(&r);
+    assert_int_equal(
+        model_config_split(&part, &c, &(model_split){.n_expert = 2, .n_redundant = 300}, &err),
+        RIDGE_EINVAL);
+    assert_int_equal(model_config_split(&part, &c, &(model_split){.n_redundant = 32}, &err),
+                     RIDGE_EINVAL);
 }
 
 static void test_what_cannot_be_split(void **state) {
@@ -433,6 +521,8 @@ int main(void) {
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_experts_and_latents_by_hand),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_redundant_experts),
         cmocka_unit_test(test_what_cannot_be_split),
         cmocka_unit_test(test_cpu_refuses_what_is_only_counted),
         cmocka_unit_test(test_times),

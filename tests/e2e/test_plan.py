@@ -183,7 +183,20 @@ def test_expert_parallel(ridge):
     touched = 8 * (1 - (1 - 8 / 256) ** 128)
     rest = 37.55e9 - 58 * 8 * 3 * 7168 * 2048 - 129280 * 7168  # active without routed experts and the table
     assert c["weight_bytes_read"] == near(rest + 58 * touched * 3 * 7168 * 2048, 0.01)
-    assert c["seconds_by_bound"]["link"] == near(58 * 2 * 4 * 8 * 31 / 32 * 7168 * 2 / 200e9, 1e-9)
+    # Four rows there in 8 bits and back in 16, once to each of the three other nodes with any of a row's eight experts.
+    link = 58 * 4 * 7168 * 3 * 3 * (1 - (3 / 4) ** 8) / 50e9
+    assert c["seconds_by_bound"]["link"] == near(link, 1e-9)
+    one_node = plan(ridge, "deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 32, "--batch", 128,
+                    "--gpus-per-node", 32)
+    link = 58 * 4 * 7168 * 3 * 31 * (1 - (31 / 32) ** 8) / 200e9
+    assert one_node["counted"]["decode"]["seconds_by_bound"]["link"] == near(link, 1e-9)
+
+
+def test_redundant_experts(ridge):
+    """288 experts, two on each of 144 GPUs, with all that is not an expert's on each."""
+    p = plan(ridge, "deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 144, "--num-redundant-experts", 32)
+    expert = 58 * 3 * 7168 * 2048
+    assert p["fit"]["weight_bytes"] == near(144 * (671e9 - 256 * expert + 2 * expert), 0.01)
 
 
 def test_prompts_under_expert_parallelism(ridge):

@@ -49,6 +49,8 @@ def test_one_request_takes_what_the_roofline_says(sim):
     ("llama-3.1-8b", ("--tensor-parallel-size", 4)), ("llama-3.1-8b", ("--tensor-parallel-size", 16)),
     ("mixtral-8x7b", ("--tensor-parallel-size", 2, "--profile", "h100")),
     ("deepseek-v2-lite", ("--tensor-parallel-size", 8, "--dtype", "fp8")),
+    ("llama-3.1-8b", ("--pipeline-parallel-size", 3)),
+    ("gpt-oss-20b", ("--pipeline-parallel-size", 4, "--tensor-parallel-size", 4, "--profile", "h100")),
 ])
 def test_one_request_takes_what_the_plan_says(ridge, model, args):
     """A prompt in one step, and three steps after it, at contexts from the prompt's on."""
@@ -66,6 +68,40 @@ def test_a_model_of_the_cache_by_its_short_name(ridge):
     named, found = ridge.json(*args, "smollm2-135m"), ridge.json(*args, path)
     assert named.pop("model") == "smollm2-135m" and found.pop("model") == path
     assert named == found and named["weight_bytes"] == 96576768
+
+
+def test_a_step_of_ranks_that_share_experts(ridge):
+    """One that decodes, and on each of the others a row that nobody wants."""
+    args = ("--model", "deepseek-v3", "--gpu", "h800", "--dtype", "fp8", "--expert-parallel-size", 144,
+            "--num-redundant-experts", 32, "--json")
+    r = ridge.json("sim", *args, "--num-prompts", 1, "--input-len", 1000, "--output-len", 2)
+    p = ridge.json("plan", *args, "--prompt", 1000, "--context", 1001, "--batch", 144)
+    assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * p["latency"]["tpot_seconds"], rel=1e-9)
+    assert r["gpus"] == 144
+
+
+def test_stages_work_at_once(sim):
+    """As many batches as stages: one alone waits for all stages, many together for one."""
+    args = ("--model", "llama-3.1-70b", "--input-len", 10, "--output-len", 400, "--max-model-len", 4096)
+    one = sim(*args, "--pipeline-parallel-size", 4, "--num-prompts", 16)
+    many = sim(*args, "--pipeline-parallel-size", 4, "--num-prompts", 64)
+    tensor = sim(*args, "--tensor-parallel-size", 4, "--num-prompts", 64)
+    alone = sim(*args, "--pipeline-parallel-size", 4, "--num-prompts", 1)
+    assert alone["tpot_ms"]["p50"] == pytest.approx(4 * tensor["tpot_ms"]["p50"], rel=0.1)
+    assert alone["busy"] == pytest.approx(0.25, rel=0.01) and one["busy"] > 0.9
+    assert many["output_tokens_per_s"] == pytest.approx(4 * one["output_tokens_per_s"], rel=0.1)
+    # With the head in the last stage it is the longest: 20 layers of 80 and 1 of 17 GB.
+    assert many["kv"]["tokens"] == pytest.approx(tensor["kv"]["tokens"], rel=1e-3)
+
+
+def test_pools_of_their_own(sim):
+    """DeepSeek-V3's deployment: prompts on four nodes, answers on eighteen."""
+    args = ("--model", "deepseek-v3", "--gpu", "h800", "--dtype", "fp8", "--expert-parallel-size", 32,
+            "--num-redundant-experts", 32, "--disaggregate", "2P1D", "--num-prompts", 50, "--output-len", 20)
+    r = sim(*args, "--decode-expert-parallel-size", 144)
+    assert r["gpus"] == 2 * 32 + 144 and r["transfers"] == 50
+    same = sim(*args, "--compare", "decode-ep=144,decode-ep=32")["compare"]
+    assert [x["gpus"] for x in same] == [208, 96] and same[0]["tpot_ms"] == r["tpot_ms"]
 
 
 def test_twice_the_bandwidth_halves_a_memory_bound_step(sim):
@@ -130,7 +166,7 @@ def test_everything_of_a_trace_is_answered(sim, traces):
 
 def test_compare(sim):
     names = ["static", "continuous", "unchunked", "chunked=256", "no-prefix-cache", "prefix-cache", "speculation=0.8",
-             "disagg=1P1D", "tp=2", "replicas=2+router=prefix"]
+             "disagg=1P1D", "tp=2", "pp=2", "replicas=2+router=prefix"]
     r = sim("--rate", 30, "--num-prompts", 300, "--input-len", "uniform:200:3000", "--output-len", "exp:150:600",
             "--prefix-tokens", 1000, "--max-model-len", 5000, "--compare", ",".join(names))
     got = {x["name"]: x for x in r["compare"]}
@@ -142,6 +178,7 @@ def test_compare(sim):
     assert got["no-prefix-cache"]["cached_tokens"] == 0 < got["prefix-cache"]["cached_tokens"]
     assert got["speculation=0.8"]["tpot_ms"]["p50"] < got["continuous"]["tpot_ms"]["p50"] / 1.5
     assert got["disagg=1P1D"]["transfers"] > 0 and got["disagg=1P1D"]["gpus"] == got["tp=2"]["gpus"] == 2
+    assert got["pp=2"]["gpus"] == 2 and got["pp=2"]["tpot_ms"]["p50"] > got["tp=2"]["tpot_ms"]["p50"]
     assert got["tp=2"]["bound"]["link"] > 0 == got["continuous"]["bound"]["link"]
 
 
@@ -204,6 +241,12 @@ def test_max_rate(sim):
     (("--trace", "/nonexistent"), "/nonexistent"),
     (("--trace", "-", "--compare", "static,continuous"), "several times"),
     (("--tensor-parallel-size", "3"), "32 heads cannot be divided among 3 ranks"),
+    (("--expert-parallel-size", "2"), "no experts to divide among 2 ranks"),
+    (("--pipeline-parallel-size", "33"), "32 layers in 33 stages"),
+    (("--pipeline-parallel-size", "0"), "--pipeline-parallel-size: expected 1 to 64, found 0"),
+    (("--decode-expert-parallel-size", "5000"), "--decode-expert-parallel-size: expected 0 to 1024"),
+    (("--model", "deepseek-v3", "--expert-parallel-size", "144"), "(--num-redundant-experts)"),
+    (("--expert-imbalance", "0.5"), "--expert-imbalance: expected 1 to"),
     (("--compare", "tp=3"), "32 heads cannot be divided among 3 ranks"),
     (("--bandwidth", "-1"), "--bandwidth: expected 1e+06 to 1e+18, found -1"),
     (("--bandwidth", "1e-320"), "--bandwidth: expected 1e+06"),

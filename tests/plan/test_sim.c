@@ -12,7 +12,9 @@
 
 typedef struct {
     double step_s, token_s;
-    buf log; /* "8/2 ": tokens and wanted rows of each step */
+    double parts[5]; /* of each step, in place of those, where n_parts is not 0 */
+    uint32_t n_parts;
+    buf log; /* "8/2 ": tokens and wanted rows of each step, "8/2 of 9 " in a team */
     bool keep;
 } cost;
 
@@ -25,7 +27,13 @@ static ridge_status take(void *context, const dev_batch *b, uint32_t n_wanted, s
     assert_int_equal(n, b->n_tokens);
     *out = (sim_step){.seconds = c->step_s + c->token_s * n};
     out->bounds_s[ROOF_MEMORY] = out->seconds;
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        if (i == 0) out->seconds = 0;
+        out->seconds += out->parts_s[i] = c->parts[i];
+        out->n_parts = c->n_parts;
+    }
     if (c->keep) buf_printf(&c->log, "%u/%u ", n, n_wanted);
+    if (c->keep && b->n_group_tokens > 0) buf_printf(&c->log, "of %u ", b->n_group_tokens);
     return RIDGE_OK;
 }
 
@@ -33,23 +41,28 @@ static cost costs;
 
 static sim_params params(double step_s, double token_s) {
     costs = (cost){.step_s = step_s, .token_s = token_s};
-    return (sim_params){.sched = {.max_num_seqs = 64,
-                                  .max_num_batched_tokens = 100000,
-                                  .block_size = 16,
-                                  .n_groups = 1,
-                                  .n_blocks = {10000},
-                                  .prefix_caching = true,
-                                  .max_model_len = 1000},
-                        .step = take,
-                        .step_context = &costs,
-                        .n_replicas = 1};
+    return (sim_params){.pool = {.n_replicas = 1,
+                                 .sched = {.max_num_seqs = 64,
+                                           .max_num_batched_tokens = 100000,
+                                           .block_size = 16,
+                                           .n_groups = 1,
+                                           .n_blocks = {10000},
+                                           .prefix_caching = true,
+                                           .max_model_len = 1000},
+                                 .step = take,
+                                 .step_context = &costs}};
 }
 
-static sim_result run(const sim_params *p, const traffic_params *t) {
+/* Replicas for answers are like the others. */
+static sim_result run(const sim_params *given, const traffic_params *t) {
     traffic *from = NULL;
     sim_result r = {0};
+    sim_params p = *given;
+    uint32_t n_decode = p.decode.n_replicas;
     ridge_error err = {0};
-    if (traffic_open(&from, t, &err) != RIDGE_OK || sim_run(&r, p, from, &err) != RIDGE_OK)
+    p.decode = p.pool;
+    p.decode.n_replicas = n_decode;
+    if (traffic_open(&from, t, &err) != RIDGE_OK || sim_run(&r, &p, from, &err) != RIDGE_OK)
         fail_msg("%s", err.text);
     traffic_close(from);
     return r;
@@ -109,13 +122,13 @@ static void test_one_request(void **state) {
 static void test_two_requests(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
-    p.sched.max_num_seqs = 1;
+    p.pool.sched.max_num_seqs = 1;
     sim_result r = replay(&p, "0 100 2; 50 200 1");
     NEAR(r.ttft_s.min, 0.11);
     NEAR(r.ttft_s.max, 0.121 - 0.05 + 0.21);
     NEAR(r.queue_s.max, 0.121 - 0.05);
     NEAR(r.seconds, 0.331);
-    p.sched.max_num_seqs = 2;
+    p.pool.sched.max_num_seqs = 2;
     r = replay(&p, "0 100 3; 50 200 1");
     NEAR(r.ttft_s.max, 0.11 + 0.01 + 0.201 - 0.05); /* with one token of the first in its step */
     NEAR(r.itl_s.max, 0.211);
@@ -128,7 +141,7 @@ static void test_two_requests(void **state) {
 static void test_chunks(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
-    p.sched.max_num_batched_tokens = 40;
+    p.pool.sched.max_num_batched_tokens = 40;
     costs.keep = true;
     replay(&p, "0 100 1");
     assert_string_equal(costs.log.data, "40/0 40/0 20/1 ");
@@ -146,7 +159,7 @@ static void test_queue(void **state) {
     static const double rhos[] = {0.3, 0.5, 0.8};
     for (int i = 0; i < 3; i++) {
         sim_params p = params(0.01, 0);
-        p.sched.max_num_seqs = 1;
+        p.pool.sched.max_num_seqs = 1;
         sim_result r = run(&p, &(traffic_params){.arrivals = TRAFFIC_POISSON,
                                                  .rate = rhos[i] * 100,
                                                  .n_requests = 200000,
@@ -175,15 +188,17 @@ static traffic_params mixed(size_t n, double rate) {
 static void test_nothing_is_lost(void **state) {
     (void)state;
     sim_result first = {0};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         sim_params p = params(0.001, 0.0001);
         traffic_params t = mixed(500, 1000);
         p.prefix_tokens = 40;
-        p.sched.n_blocks[0] = i == 1 ? 60 : 5000;
-        p.sched.static_batches = i == 2;
-        p.sched.prefix_caching = i > 2;
-        p.n_replicas = i == 3 ? 4 : i == 4 ? 2 : 1;
-        p.n_decode = i == 4 ? 2 : 0;
+        p.pool.sched.n_blocks[0] = i == 1 ? 60 : 5000;
+        p.pool.sched.static_batches = i == 2;
+        p.pool.sched.prefix_caching = i > 2;
+        p.pool.n_replicas = i == 3 ? 4 : i == 4 ? 2 : 1;
+        p.decode.n_replicas = i == 4 ? 2 : 0;
+        p.pool.n_stages = i == 6 ? 3 : 1;
+        p.pool.n_expert = i == 6 ? 2 : 0;
         p.link_bytes_per_s = 1e9;
         p.kv_token_bytes = 1e5;
         p.n_drafts = i == 5 ? 4 : 0;
@@ -196,7 +211,7 @@ static void test_nothing_is_lost(void **state) {
         assert_int_equal(r.output_tokens, first.output_tokens);
         assert_int_equal(r.ttft_s.n, 500);
         assert_true((r.n_preempted > 0) == (i == 1));
-        assert_true((r.cached_tokens > 0) == p.sched.prefix_caching);
+        assert_true((r.cached_tokens > 0) == p.pool.sched.prefix_caching);
         assert_int_equal(r.n_transfers > 0, i == 4);
         sim_result again = run(&p, &t);
         assert_memory_equal(&r, &again, sizeof r);
@@ -209,10 +224,10 @@ static void test_nothing_is_lost(void **state) {
 static void test_static(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
-    p.sched.static_batches = true;
-    p.sched.prefix_caching = false;
-    p.sched.max_num_seqs = 2;
-    p.sched.max_model_len = 64;
+    p.pool.sched.static_batches = true;
+    p.pool.sched.prefix_caching = false;
+    p.pool.sched.max_num_seqs = 2;
+    p.pool.sched.max_model_len = 64;
     costs.keep = true;
     sim_result r = replay(&p, "0 10 2; 0 20 4; 0 30 1");
     assert_string_equal(costs.log.data, "30/2 2/2 2/2 2/2 30/1 ");
@@ -244,7 +259,7 @@ static void test_guesses(void **state) {
     assert_int_equal(r.n_accepted, 0);
     /* Half: of k guesses those before the first wrong one, sum of a^i over i = 1 .. k. */
     p.acceptance = 0.5;
-    p.sched.n_blocks[0] = 50000;
+    p.pool.sched.n_blocks[0] = 50000;
     traffic_params t = {
         .n_requests = 64, .input = {LENGTH_FIXED, 10, 0}, .output = {LENGTH_FIXED, 10000, 0}};
     r = run(&p, &t);
@@ -257,7 +272,7 @@ static void test_guesses(void **state) {
 static void test_disaggregated(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
-    p.n_decode = 1;
+    p.decode.n_replicas = 1;
     p.kv_token_bytes = 1000;
     p.link_bytes_per_s = 1e6;
     p.link_latency_s = 0.5;
@@ -276,10 +291,91 @@ static void test_disaggregated(void **state) {
     NEAR(r.itl_s.max, 0.2 + 0.5 + 0.011);
     assert_int_equal(r.n_transfers, 2);
     /* A decode pool too small for all: who is preempted there computes his prompt again. */
-    p.sched.n_blocks[0] = 14;
+    p.pool.sched.n_blocks[0] = 14;
     r = replay(&p, "0 79 60; 0 79 60");
     assert_true(r.n_preempted > 0);
     assert_int_equal(r.output_tokens, 120);
+}
+
+/* Two stages, 10 and 20 ms, a link of 1 ms between them. */
+static void test_pipeline(void **state) {
+    (void)state;
+    sim_params p = params(0, 0);
+    costs.parts[0] = 0.01;
+    costs.parts[1] = 0.001;
+    costs.parts[2] = 0.02;
+    costs.n_parts = 3;
+    p.pool.n_stages = 2;
+    /* Alone, each token takes all of it. */
+    sim_result r = replay(&p, "0 100 3");
+    NEAR(r.ttft_s.mean, 0.031);
+    NEAR(r.seconds, 0.093);
+    NEAR(r.busy_s, 0.09); /* of two GPUs; not on the link */
+    /* Two are in a team each: the second stage has one after the other. */
+    r = replay(&p, "0 100 3; 0 100 3");
+    NEAR(r.ttft_s.min, 0.031);
+    NEAR(r.ttft_s.max, 0.051);
+    NEAR(r.itl_s.max, 0.04); /* at the second stage's pace */
+    NEAR(r.itl_s.min, 0.04);
+    NEAR(r.seconds, 0.011 + 6 * 0.02);
+    NEAR(r.busy_s, 6 * 0.03);
+    /* The third arrives while its team's step is under way, and is in the next. */
+    costs.keep = true;
+    r = replay(&p, "0 7 2; 0 8 2; 12 9 2");
+    assert_string_equal(costs.log.data, "7/1 8/1 10/2 1/1 1/1 ");
+    NEAR(r.ttft_s.max, 0.071 - 0.012);
+    buf_free(&costs.log);
+}
+
+/* Two ranks of experts: each takes the next request; both steps take as long as the longer. */
+static void test_experts(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    p.pool.n_expert = 2;
+    p.pool.n_tensor = 3;
+    costs.keep = true;
+    sim_result r = replay(&p, "0 100 2; 0 50 3");
+    assert_string_equal(costs.log.data,
+                        "100/1 of 150 50/1 of 150 1/1 of 2 1/1 of 2 1/0 of 2 1/1 of 2 ");
+    NEAR(r.ttft_s.min, 0.11);
+    NEAR(r.ttft_s.max, 0.11);
+    NEAR(r.seconds, 0.11 + 0.011 + 0.011);
+    NEAR(r.busy_s, 6 * r.seconds);
+    assert_int_equal(r.n_steps, 5);
+    /* Two stages of two: four schedulers, each with a request. */
+    costs = (cost){.parts = {0.01, 0, 0.01}, .n_parts = 3, .keep = true};
+    p.pool.n_stages = 2;
+    r = replay(&p, "0 1 2; 0 2 2; 0 3 2; 0 4 2");
+    assert_string_equal(costs.log.data,
+                        "1/1 of 3 2/1 of 3 3/1 of 7 4/1 of 7 1/1 of 2 1/1 of 2 1/1 of 2 1/1 of 2 ");
+    NEAR(r.seconds, 0.05);
+    NEAR(r.busy_s, 3 * 2 * 4 * 0.02);
+    buf_free(&costs.log);
+}
+
+/* Answers where two ranks share the experts, prompts on one: the link is the first's. */
+static void test_pools_apart(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    traffic *from = NULL;
+    sim_result r;
+    traffic_params t = {
+        .n_requests = 2, .input = {LENGTH_FIXED, 100, 0}, .output = {LENGTH_FIXED, 3, 0}};
+    p.decode = p.pool;
+    p.decode.n_expert = 2;
+    p.kv_token_bytes = 1000;
+    p.link_bytes_per_s = 1e6;
+    costs.keep = true;
+    assert_int_equal(traffic_open(&from, &t, NULL), RIDGE_OK);
+    assert_int_equal(sim_run(&r, &p, from, NULL), RIDGE_OK);
+    traffic_close(from);
+    /* Both prompts at once; then the first alone, the second 100 ms later, once its keys are there.
+     */
+    assert_string_equal(
+        costs.log.data,
+        "200/2 1/1 of 2 1/0 of 2 1/1 of 2 1/0 of 2 1/1 of 2 1/0 of 2 1/1 of 2 1/0 of 2 ");
+    NEAR(r.seconds, 0.21 + 0.2 + 0.022);
+    buf_free(&costs.log);
 }
 
 /* Equal names are equal text from the beginning; what has no name is alone. 16 requests long apart:
@@ -298,8 +394,8 @@ static void test_prefixes(void **state) {
 static void test_routers(void **state) {
     (void)state;
     sim_params p = params(0.01, 0);
-    p.n_replicas = 2;
-    p.sched.max_num_seqs = 1;
+    p.pool.n_replicas = 2;
+    p.pool.sched.max_num_seqs = 1;
     /* Turn by turn the third waits for the first, though the second replica is free. */
     p.router = SIM_ROUND_ROBIN;
     sim_result r = replay(&p, "0 10 100; 0 10 1; 500 10 1");
@@ -343,7 +439,7 @@ static void test_too_long(void **state) {
                         .input = {LENGTH_FIXED, 100, 0},
                         .output = {LENGTH_UNIFORM, 1, 100},
                         .seed = 1};
-    p.sched.n_blocks[0] = 10;
+    p.pool.sched.n_blocks[0] = 10;
     assert_int_equal(traffic_open(&from, &t, &err), RIDGE_OK);
     assert_int_equal(sim_run(&r, &p, from, &err), RIDGE_ETOOLARGE);
     assert_non_null(strstr(err.text, "100 tokens of prompt"));
@@ -353,12 +449,14 @@ static void test_too_long(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_request), cmocka_unit_test(test_two_requests),
-        cmocka_unit_test(test_chunks),      cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_static),      cmocka_unit_test(test_guesses),
-        cmocka_unit_test(test_prefixes),    cmocka_unit_test(test_disaggregated),
-        cmocka_unit_test(test_routers),     cmocka_unit_test(test_goodput),
-        cmocka_unit_test(test_too_long),    cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_one_request),     cmocka_unit_test(test_two_requests),
+        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_static),          cmocka_unit_test(test_guesses),
+        cmocka_unit_test(test_prefixes),        cmocka_unit_test(test_disaggregated),
+        cmocka_unit_test(test_routers),         cmocka_unit_test(test_goodput),
+        cmocka_unit_test(test_pipeline),        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_pools_apart),     cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_nothing_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static bool same_kind(const dev_program *p, const dev_op *a, const dev_op *b) {
     bool same = a->kind == b->kind && a->n_weights == b->n_weights && a->n_heads == b->n_heads &&
                 a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
                 a->group == b->group && a->window == b->window && a->top_k == b->top_k &&
-                a->n_ranks == b->n_ranks;
+                a->n_ranks == b->n_ranks && a->rank_stride == b->rank_stride && a->back == b->back;
     for (int i = 0; i < 2 && same; i++)
         same = (a->in[i] == DEV_NONE) == (b->in[i] == DEV_NONE) &&
                (a->in[i] == DEV_NONE || p->widths[a->in[i]] == p->widths[b->in[i]]);

@@ -1,6 +1,7 @@
 /* device/count: see count.h. */
 #include "device/count/count.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,7 +106,7 @@ typedef struct {
 
 /* What one submit asks of all operations: its rows, and what they see in each group. */
 typedef struct {
-    double n_rows;
+    double n_rows, n_group_rows; /* group: of all ranks that share experts; 0: as many on each */
     const dev_kv *kv;
     count_piece groups[DEV_MAX_GROUPS][N_PIECES];
 } count_step;
@@ -131,13 +132,35 @@ static roof_bound bound_of(const efficiency_peaks *peaks, const efficiency_op *w
     return compute ? ROOF_COMPUTE : ROOF_MEMORY;
 }
 
+/* Of the ranks that an operation is about, those on a node. */
+static uint32_t ranks_on_node(const count_device *d, const dev_op *op) {
+    uint32_t n = d->params.n_node / (op->rank_stride > 1 ? op->rank_stride : 1);
+    if (d->params.n_node == 0 || n >= op->n_ranks) return op->n_ranks;
+    return n > 1 ? n : 1;
+}
+
+static efficiency_peaks peaks_for(const count_device *d, const dev_op *op, efficiency_kind kind) {
+    bool linear = kind == EFFICIENCY_LINEAR || kind == EFFICIENCY_EXPERTS;
+    efficiency_peaks peaks = linear ? d->params.linear : d->params.other;
+    double network = d->params.network_bytes_per_s;
+    uint32_t n = ranks_on_node(d, op);
+    if (kind == EFFICIENCY_SEND_NETWORK)
+        peaks.link_bytes_per_s = network;
+    else if (op->kind != DEV_ALL_TO_ALL && n < op->n_ranks && network > 0)
+        peaks.link_bytes_per_s = fmin(peaks.link_bytes_per_s, n * network);
+    return peaks;
+}
+
+static double seconds_of(const count_device *d, const dev_op *op, const efficiency_op *work) {
+    const efficiency_peaks peaks = peaks_for(d, op, work->kind);
+    return d->params.profile != NULL ? efficiency_seconds(d->params.profile, &peaks, work) : 0;
+}
+
 /* n operations of a kind that ask for `work` each. */
 static void add(count_device *d, count_kind *k, const efficiency_op *work, double n) {
-    bool linear = work->kind == EFFICIENCY_LINEAR || work->kind == EFFICIENCY_EXPERTS;
-    const efficiency_peaks *peaks = linear ? &d->params.linear : &d->params.other;
-    double seconds = 0;
-    if (d->params.profile != NULL) seconds = n * efficiency_seconds(d->params.profile, peaks, work);
-    d->bounds[bound_of(peaks, work)] += seconds;
+    const efficiency_peaks peaks = peaks_for(d, &k->op, work->kind);
+    double seconds = n * seconds_of(d, &k->op, work);
+    d->bounds[bound_of(&peaks, work)] += seconds;
     d->account.seconds += seconds;
     d->account.flops += n * work->flops;
     k->flops += n * work->flops;
@@ -161,13 +184,38 @@ static void count_plain(count_device *d, count_kind *k, const count_step *step) 
     add(d, k, &work, k->n);
 }
 
-/* What ranks tell each other: activations, of the experts' rows one copy for each expert. */
+/* What ranks tell each other: activations. */
 static void count_collective(count_device *d, count_kind *k, const count_step *step) {
-    double copies = k->op.kind == DEV_ALL_TO_ALL ? k->op.top_k : 1;
     efficiency_op work = {.kind = k->class,
-                          .bytes = copies * step->n_rows * k->n_out * ACTIVATION_BYTES,
+                          .bytes = step->n_rows * k->n_out * ACTIVATION_BYTES,
                           .n_ranks = (int)k->op.n_ranks};
+    if (k->op.kind == DEV_SEND && ranks_on_node(d, &k->op) < k->op.n_ranks)
+        work.kind = EFFICIENCY_SEND_NETWORK;
     add(d, k, &work, k->n);
+}
+
+static double imbalance(const count_device *d) {
+    return d->params.expert_imbalance > 1 ? d->params.expert_imbalance : 1;
+}
+
+/* Of n places, those that hold any of a row's experts, by expectation. */
+static double places_reached(const dev_op *op, double n) {
+    return n * (1 - pow(1 - 1 / n, op->top_k));
+}
+
+static void count_all_to_all(count_device *d, count_kind *k, const count_step *step) {
+    const dev_op *op = &k->op;
+    double here = ranks_on_node(d, op), n_nodes = op->n_ranks / here;
+    double sent = d->params.dispatch_bytes, bytes = step->n_rows * imbalance(d) * k->n_out;
+    bytes *= sent > 0 && !op->back ? sent : ACTIVATION_BYTES;
+    efficiency_op within = {.kind = EFFICIENCY_ALL_GATHER, /* each sends to all others, too */
+                            .bytes = bytes * places_reached(op, op->n_ranks),
+                            .n_ranks = (int)here};
+    efficiency_op across = {.kind = EFFICIENCY_SEND_NETWORK,
+                            .bytes = bytes * places_reached(op, n_nodes) * (1 - 1 / n_nodes),
+                            .n_ranks = n_nodes > 1 ? (int)op->n_ranks : 1};
+    bool network = seconds_of(d, op, &across) > seconds_of(d, op, &within);
+    add(d, k, network ? &across : &within, k->n);
 }
 
 /* The matrices of those experts that any row takes, each for its share of the rows. Where several
@@ -175,11 +223,12 @@ static void count_collective(count_device *d, count_kind *k, const count_step *s
 static void count_experts(count_device *d, count_kind *k, const count_step *step) {
     const dev_op *op = &k->op;
     double n_ranks = op->n_ranks > 1 ? op->n_ranks : 1, here = count_experts_here(op);
-    double touched =
-        work_experts_touched(op->n_experts, op->top_k, step->n_rows * n_ranks) / n_ranks;
-    efficiency_op work = work_on(k, step->n_rows);
+    double all = step->n_group_rows > 0 ? step->n_group_rows : step->n_rows * n_ranks;
+    double touched = work_experts_touched(op->n_experts, op->top_k, all) / n_ranks;
+    double n_rows = all / n_ranks * (n_ranks > 1 ? imbalance(d) : 1);
+    efficiency_op work = work_on(k, n_rows);
     work.bytes = k->weight_bytes * touched / here;
-    work.m = step->n_rows * op->top_k / touched;
+    work.m = n_rows * op->top_k / touched;
     work.n = (op->w[0]->rows + op->w[1]->rows) / here + op->w[2]->cols; /* by n_embd each */
     work.k = op->w[0]->cols;
     work.n_matrices = touched;
@@ -240,6 +289,8 @@ static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
         k->n_runs += k->n;
         if (count_attends(&k->op) || k->op.kind == DEV_KV_WRITE)
             count_layers(d, k, step);
+        else if (k->op.kind == DEV_ALL_TO_ALL)
+            count_all_to_all(d, k, step);
         else if (count_is_collective(&k->op))
             count_collective(d, k, step);
         else
@@ -255,7 +306,7 @@ static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const d
     if (batch->n_tokens == 0 || batch->n_tokens > c->max_tokens || batch->n_seqs > batch->n_tokens)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "batch of %u tokens in %u sequences, at most %u",
                           batch->n_tokens, batch->n_seqs, c->max_tokens);
-    count_step step = {.n_rows = batch->n_tokens, .kv = kv};
+    count_step step = {.n_rows = batch->n_tokens, .n_group_rows = batch->n_group_tokens, .kv = kv};
     look(c, batch, &step);
     count_kinds(count, c->kinds, c->n_body, &step);
     c->n_tokens = batch->n_tokens;

@@ -11,6 +11,14 @@
  * cache what the rows see, once per sequence, and what they write. Rows of a sequence are at
  * positions [n_context - n_rows, n_context). Of a batch, tokens, positions and block tables are not
  * looked at and may be NULL, as may rows and logits of head, which takes any number of rows here.
+ *
+ * Ranks are in their order on nodes of n_node, joined by links within a node and by the network
+ * between nodes, of which each has its own part. Over several nodes sums and gathers take the
+ * slower of a rank's link and of all its node's ways out; what a stage sends, the network. Rows
+ * that go to experts, or come back, go once to each other node that has any of theirs, and within
+ * it once to each rank, both at the same time: no fewer bytes would do (DeepSeek-V3, arXiv
+ * 2412.19437, section 3.2.2). Experts are drawn at random, so all ranks have as many rows, unless
+ * some are said to have more (expert_imbalance): then the busiest decides.
  */
 #ifndef RIDGE_DEVICE_COUNT_COUNT_H
 #define RIDGE_DEVICE_COUNT_COUNT_H
@@ -23,6 +31,10 @@ typedef struct {
     const efficiency_profile *profile; /* outlives the device; NULL: every step takes 0 seconds */
     efficiency_peaks linear, other;    /* of linear layers' precision; of all else's */
     double weight_bits;                /* of each value of a matrix; 0: as its type has it */
+    uint32_t n_node;                   /* 0: links join all ranks */
+    double network_bytes_per_s;        /* of each rank, to other nodes; 0: unknown, no limit */
+    double dispatch_bytes;             /* of each value that goes to experts; 0: as it comes back */
+    double expert_imbalance;           /* rows of the busiest rank, of the mean; 0: 1 */
 } count_params;
 
 ridge_status device_count_create(device **out, const count_params *p,
