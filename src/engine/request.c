@@ -72,9 +72,10 @@ static ridge_status ban_ends(const engine *e, request *q, ridge_error *err) {
     return RIDGE_OK;
 }
 
-static ridge_status count_prompt(request *q, ridge_error *err) {
+static ridge_status count_prompt(const engine *e, request *q, ridge_error *err) {
+    size_t n_vocab = (size_t)engine_n_vocab(e), n = q->seq.max_tokens;
     if (!sampler_needs_counts(&q->sampling)) return RIDGE_OK;
-    RIDGE_TRY(sampler_counts_create(&q->counts, q->seq.max_tokens, err));
+    RIDGE_TRY(sampler_counts_create(&q->counts, n < n_vocab ? n : n_vocab, err));
     for (uint32_t i = 0; i < q->seq.n_prompt; i++)
         sampler_counts_add(q->counts, q->seq.tokens[i], false);
     return RIDGE_OK;
@@ -107,7 +108,7 @@ static ridge_status fill(request *q, const engine *e, const engine_request *r, r
     RIDGE_TRY(speculation_attach(e, q, err));
     RIDGE_TRY(stop_filter_init(&q->stop, r->stop, r->n_stop, err));
     RIDGE_TRY(ban_ends(e, q, err));
-    return count_prompt(q, err);
+    return count_prompt(e, q, err);
 }
 
 ridge_status request_create(request **out, engine *e, const engine_request *r, ridge_error *err) {

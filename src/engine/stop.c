@@ -13,7 +13,7 @@ static ridge_status string_init(stop_string *s, const char *text, size_t len, ri
     for (size_t i = 1, k = 0; i < len; i++) {
         while (k > 0 && text[i] != text[k]) k = s->border[k];
         k += text[i] == text[k];
-        s->border[i + 1] = k;
+        s->border[i + 1] = (uint32_t)k;
     }
     return RIDGE_OK;
 }

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/buf.h"
 
@@ -17,8 +18,8 @@
 #define STOP_MAX_BYTES 65536 /* of all strings together */
 
 typedef struct {
-    char *bytes;    /* [len] */
-    size_t *border; /* [len + 1] border[k]: the longest proper border of the first k bytes */
+    char *bytes;      /* [len] */
+    uint32_t *border; /* [len + 1] border[k]: the longest proper border of the first k bytes */
     size_t len, matched;
 } stop_string;
 

@@ -71,10 +71,10 @@ void sampler_destroy(sampler *s);
 void sampler_use_isa(sampler *s, const char *isa);
 
 /* Per-sequence token counts for the penalties; a request without penalties needs none. Room for
- * max_tokens additions (prompt and output) is made at once: adding never fails. */
+ * max_ids different ids (prompt and output) is made at once: adding never fails. */
 typedef struct sampler_counts sampler_counts;
 bool sampler_needs_counts(const sampler_params *p);
-ridge_status sampler_counts_create(sampler_counts **out, size_t max_tokens,
+ridge_status sampler_counts_create(sampler_counts **out, size_t max_ids,
                                    ridge_error *err) RIDGE_CHECKED;
 /* True: the id had not been seen. */
 bool sampler_counts_add(sampler_counts *c, int32_t id, bool is_output);
