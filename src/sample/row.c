@@ -15,7 +15,13 @@ ridge_status row_create(logit_row *r, int32_t n_vocab, ridge_error *err) {
     r->max = mem_zalloc(n_padded, sizeof *r->max);
     r->sum = mem_zalloc(n, sizeof *r->sum);
     r->heap = mem_zalloc(n > ROW_FEW ? n : ROW_FEW, sizeof *r->heap);
-    if (r->spans != NULL && r->own != NULL && r->max != NULL && r->sum != NULL && r->heap != NULL) {
+    bool made =
+        r->spans != NULL && r->own != NULL && r->max != NULL && r->sum != NULL && r->heap != NULL;
+    for (int i = 0; i < 3; i++) {
+        r->parts[i] = mem_zalloc(n, sizeof *r->parts[i]);
+        made = made && r->parts[i] != NULL;
+    }
+    if (made) {
         for (uint32_t i = n; i < n_padded; i++) r->max[i] = -INFINITY;
         return RIDGE_OK;
     }
@@ -29,6 +35,7 @@ void row_destroy(logit_row *r) {
     mem_free(r->max);
     mem_free(r->sum);
     mem_free(r->heap);
+    for (int i = 0; i < 3; i++) mem_free(r->parts[i]);
     *r = (logit_row){0};
 }
 
@@ -62,6 +69,7 @@ static void find_sum(logit_row *r, uint32_t span) {
 void row_set(logit_row *r, const float *logits, float c) {
     uint32_t n_tail = (uint32_t)r->n_vocab % SPAN, last = r->n_spans - 1;
     r->settled = false;
+    r->found_c = 0;
     r->sum_c = c;
     for (uint32_t s = 0; s < r->n_spans; s++) r->spans[s] = logits + (size_t)s * SPAN;
     if (n_tail == 0) return;
@@ -79,6 +87,7 @@ float *row_at(logit_row *r, int32_t id) {
 void row_settle(logit_row *r) {
     bool due = false;
     uint32_t before = 0;
+    r->found_c = 0;
     r->largest = -INFINITY;
     for (uint32_t s = 0; s < r->n_spans; s++) {
         if (!r->settled || is_own(r, s)) {
@@ -139,15 +148,23 @@ static double weigh_split_span(const logit_row *r, float c, row_cut cut, uint32_
     return sum;
 }
 
+/* No logit of the span lies between the limits. */
+static bool has_none_between(const row_tally *low, const row_tally *high, uint32_t span) {
+    return low->parts[span].n == high->parts[span].n;
+}
+
 double row_weigh_cut(const logit_row *r, float c, row_cut cut, double *mass) {
     double total = 0;
     float above = nextafterf(cut.limit, INFINITY);
+    bool found = r->found_c == c && cut.limit >= r->low.limit && cut.limit < r->high.limit;
     for (uint32_t s = 0; s < r->n_spans; s++) {
         uint32_t n;
         bool before = cut.last - first_id(s) >= SPAN - 1, after = cut.last < first_id(s);
         float limit = after ? above : cut.limit;
         if (!(r->max[s] >= limit))
             mass[s] = 0;
+        else if (found && has_none_between(&r->low, &r->high, s))
+            mass[s] = (double)r->low.parts[s].sum;
         else if (before || after)
             mass[s] = (double)r->passes->sum_from(r->spans[s], r->largest, c, limit, &n);
         else
@@ -220,29 +237,36 @@ typedef struct {
     float c;
 } search;
 
-/* The logits at or above a limit. */
-typedef struct {
-    float limit;
-    size_t n;
-    double amount; /* tokens or weight */
-} tally;
-
 static double amount_of(const search *k, float x) {
     return k->by_weight ? (double)k->row->passes->weight(x, k->row->largest, k->c) : 1;
 }
 
-static tally tally_from(const search *k, float limit) {
+/* Of a limit that lies between two others, or (low NULL) anywhere; into `parts`. */
+static row_tally tally_from(const search *k, float limit, const row_tally *low,
+                            const row_tally *high, row_part *parts) {
     const logit_row *r = k->row;
-    tally t = {.limit = limit};
+    row_tally t = {.limit = limit, .parts = parts};
     double weight = 0;
     for (uint32_t s = 0; s < r->n_spans; s++) {
-        uint32_t n;
-        if (!(r->max[s] >= limit)) continue;
-        weight += (double)r->passes->sum_from(r->spans[s], r->largest, k->c, limit, &n);
-        t.n += n;
+        row_part *p = &parts[s];
+        if (!(r->max[s] >= limit))
+            *p = (row_part){0};
+        else if (low != NULL && has_none_between(low, high, s))
+            *p = low->parts[s];
+        else
+            p->sum = r->passes->sum_from(r->spans[s], r->largest, k->c, limit, &p->n);
+        weight += (double)p->sum;
+        t.n += p->n;
     }
     t.amount = k->by_weight ? weight : (double)t.n;
     return t;
+}
+
+/* Neither of low nor of high. */
+static row_part *spare_parts(const logit_row *r) {
+    int i = 0;
+    while (r->parts[i] == r->low.parts || r->parts[i] == r->high.parts) i++;
+    return r->parts[i];
 }
 
 /* A limit that `goal` tokens reach, as each span has at least its largest; above all logits where
@@ -261,17 +285,20 @@ static float bound_by_spans(const search *k) {
 /* Goes down from the largest logit until the goal is reached (low) or there is no further down;
  * `high` is the last limit at which it was not. By weight the first steps see few spans, and are
  * mostly enough. */
-static void go_down(const search *k, tally *low, tally *high) {
-    float largest = k->row->largest;
-    *high = *low = (tally){.limit = nextafterf(largest, INFINITY)};
-    if (!k->by_weight) *low = tally_from(k, bound_by_spans(k));
-    for (float z = 2; low->amount < k->goal && z < 256; z *= 1.5f) {
-        *high = *low;
-        *low = tally_from(k, largest - z / k->c);
+static void go_down(const search *k) {
+    logit_row *r = k->row;
+    float above = nextafterf(r->largest, INFINITY);
+    r->low = tally_from(k, k->by_weight ? above : bound_by_spans(k), NULL, NULL, r->parts[0]);
+    r->high = tally_from(k, above, NULL, NULL, r->parts[1]);
+    for (float z = 2; r->low.amount < k->goal && z < 256; z *= 1.5f) {
+        row_part *parts = spare_parts(r);
+        r->high = r->low;
+        r->low = tally_from(k, r->largest - z / k->c, NULL, NULL, parts);
     }
-    if (k->by_weight || low->amount >= k->goal) return; /* what lies lower weighs nothing */
-    *high = *low;
-    *low = tally_from(k, -FLT_MAX);
+    if (k->by_weight || r->low.amount >= k->goal) return; /* what lies lower weighs nothing */
+    row_part *parts = spare_parts(r);
+    r->high = r->low;
+    r->low = tally_from(k, -FLT_MAX, NULL, NULL, parts);
 }
 
 /* The order of floats as that of integers. */
@@ -294,7 +321,8 @@ static float halfway(float low, float high) {
 
 /* Narrows low (reached) and high (not reached) until few logits lie between them, or one value: by
  * interpolation (the Illinois form of regula falsi); by halving where that is slow, which ends. */
-static void narrow(const search *k, tally *low, tally *high) {
+static void narrow(const search *k) {
+    row_tally *low = &k->row->low, *high = &k->row->high;
     double over = low->amount - k->goal, under = k->goal - high->amount;
     for (int round = 0; low->n - high->n > ROW_FEW; round++) {
         double at = ((double)high->limit * over + (double)low->limit * under) / (over + under);
@@ -302,7 +330,7 @@ static void narrow(const search *k, tally *low, tally *high) {
         if (round >= 16 || !(limit > low->limit && limit < high->limit))
             limit = halfway(low->limit, high->limit);
         if (!(limit > low->limit && limit < high->limit)) return;
-        tally t = tally_from(k, limit);
+        row_tally t = tally_from(k, limit, low, high, spare_parts(k->row));
         bool reached = t.amount >= k->goal;
         *(reached ? low : high) = t;
         /* the end that stays counts half: the next point lies beyond the goal, seen from here */
@@ -312,12 +340,13 @@ static void narrow(const search *k, tally *low, tally *high) {
 }
 
 /* The candidates in [low, high), ranked until the goal is reached. */
-static row_cut cut_among_few(const search *k, const tally *low, const tally *high) {
+static row_cut cut_among_few(const search *k) {
     const logit_row *r = k->row;
+    const row_tally *low = &r->low, *high = &r->high;
     float from = low->limit, to = high->limit;
     size_t n = 0;
     for (uint32_t s = 0; s < r->n_spans; s++) {
-        if (!(r->max[s] >= from)) continue;
+        if (has_none_between(low, high, s)) continue;
         const float *x = r->spans[s];
         bool in[SPAN]; /* found without branches, and passed over by eights: few are in */
         for (int i = 0; i < SPAN; i++) in[i] = (x[i] >= from) & (x[i] < to);
@@ -340,8 +369,9 @@ static row_cut cut_among_few(const search *k, const tally *low, const tally *hig
 }
 
 /* More than few logits of one value: the goal is reached at one of them, in the order of ids. */
-static row_cut cut_among_equals(const search *k, const tally *low, const tally *high) {
+static row_cut cut_among_equals(const search *k) {
     const logit_row *r = k->row;
+    const row_tally *low = &r->low, *high = &r->high;
     double sum = high->amount, each = amount_of(k, low->limit);
     int32_t last = INT32_MAX;
     for (uint32_t s = 0; s < r->n_spans && sum < k->goal; s++) {
@@ -357,14 +387,14 @@ static row_cut cut_among_equals(const search *k, const tally *low, const tally *
 
 row_cut row_find_cut(logit_row *r, double goal, bool by_weight, float c) {
     search k = {r, goal, by_weight, c};
+    r->found_c = 0;
     if (!(r->largest > -INFINITY)) return ROW_ALL;
     if (!(goal > 0)) return (row_cut){r->largest, row_best(r)};
-    tally low, high;
-    go_down(&k, &low, &high);
-    if (low.amount < goal) return ROW_ALL;
-    narrow(&k, &low, &high);
-    return low.n - high.n <= ROW_FEW ? cut_among_few(&k, &low, &high)
-                                     : cut_among_equals(&k, &low, &high);
+    go_down(&k);
+    if (r->low.amount < goal) return ROW_ALL;
+    narrow(&k);
+    r->found_c = c;
+    return r->low.n - r->high.n <= ROW_FEW ? cut_among_few(&k) : cut_among_equals(&k);
 }
 
 size_t row_top(logit_row *r, row_ranked *out, size_t n) {

@@ -26,6 +26,20 @@ typedef struct {
     int32_t id;
 } row_ranked;
 
+/* Of one span: the logits at or above some limit. */
+typedef struct {
+    float sum; /* of their weights */
+    uint32_t n;
+} row_part;
+
+/* Of all spans. */
+typedef struct {
+    float limit;
+    size_t n;
+    double amount;   /* tokens or weight */
+    row_part *parts; /* [n_spans] */
+} row_tally;
+
 typedef struct {
     const span_passes *passes;
     int32_t n_vocab;
@@ -37,6 +51,11 @@ typedef struct {
     float largest;       /* of all; -inf: no candidate */
     bool settled;        /* what is not own is */
     row_ranked *heap;    /* [max(n_spans, ROW_FEW)] */
+    /* The last cut that was sought lies in [low.limit, high.limit): a span with as many logits
+     * above the one as above the other has the same weight above whatever lies between. */
+    row_tally low, high;
+    float found_c;      /* of their weights; 0: there was none */
+    row_part *parts[3]; /* [n_spans] each */
 } logit_row;
 
 /* Kept are the logits above limit, and those equal to it up to id `last`. */
