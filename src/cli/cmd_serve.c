@@ -16,7 +16,7 @@
 typedef struct {
     engine_args engine;
     server_params server;
-    uint64_t port, max_waiting, max_connections, max_body, max_pending, workers;
+    uint64_t port, max_waiting, max_connections, max_body, max_pending, max_answer, workers;
     const char *name, *chat_template, *prefix_cache_file;
     uint64_t prefix_cache_file_bytes;
 } serve_args;
@@ -43,12 +43,11 @@ static ridge_status check(serve_args *a, ridge_error *err) {
     if (a->port > 65535)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--port %llu: the highest is 65535",
                           (unsigned long long)a->port);
-    if (a->max_body == 0 || a->workers == 0 || a->workers > 64 || a->max_connections == 0 ||
-        a->max_waiting == 0)
-        return RIDGE_FAIL(
-            err, RIDGE_EINVAL,
-            "--max-body-bytes, --max-connections, --max-waiting and --workers (at most 64) "
-            "must be positive");
+    if (a->max_body == 0 || a->max_answer == 0 || a->workers == 0 || a->workers > 64 ||
+        a->max_connections == 0 || a->max_waiting == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--max-body-bytes, --max-answer-bytes, --max-connections, --max-waiting "
+                          "and --workers (at most 64) must be positive");
     if (a->server.api_key != NULL && a->server.api_key[0] == '\0')
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--api-key is empty; leave it out to serve everybody without a key");
@@ -64,6 +63,7 @@ static ridge_status check(serve_args *a, ridge_error *err) {
     a->server.max_body_bytes = (size_t)a->max_body;
     a->server.max_pending_bytes =
         (size_t)(a->max_pending > a->max_body ? a->max_pending : a->max_body);
+    a->server.max_answer_bytes = (size_t)a->max_answer;
     a->server.n_workers = (int)a->workers;
     return RIDGE_OK;
 }
@@ -109,6 +109,7 @@ int cmd_serve(int argc, char **argv) {
     a.max_connections = s->max_connections;
     a.max_body = s->max_body_bytes;
     a.max_pending = s->max_pending_bytes;
+    a.max_answer = s->max_answer_bytes;
     a.workers = (uint64_t)s->n_workers;
     const cli_option options[] = {
         {"host", CLI_STRING, &s->host, "address to listen on (default: 127.0.0.1)"},
@@ -119,7 +120,9 @@ int cmd_serve(int argc, char **argv) {
         {"max-waiting", CLI_UINT, &a.max_waiting, "queued sequences; the next gets 429"},
         {"max-connections", CLI_UINT, &a.max_connections, "clients at once"},
         {"max-body-bytes", CLI_BYTES, &a.max_body, "largest request (default: 64M)"},
-        {"max-pending-bytes", CLI_BYTES, &a.max_pending, "of all requests being read"},
+        {"max-pending-bytes", CLI_BYTES, &a.max_pending,
+         "of all requests being read (default: 256M)"},
+        {"max-answer-bytes", CLI_BYTES, &a.max_answer, "of all answers being made (default: 256M)"},
         {"workers", CLI_UINT, &a.workers, "threads that parse, render and tokenize"},
         {"head-timeout", CLI_DOUBLE, &s->head_timeout_s, "seconds for a request's head"},
         {"body-timeout", CLI_DOUBLE, &s->body_timeout_s, "seconds for a body, and 1 per 16 KiB"},

@@ -18,6 +18,11 @@ bool api_check_model(const json_t *root, const api_names *names, api_error *e) {
                     name, names->model_id);
 }
 
+const char *api_prompt_text(const api_prompt *p, size_t *n) {
+    *n = p->text != NULL ? p->n_text : p->decoded.len;
+    return *n == 0 ? "" : p->text != NULL ? p->text : p->decoded.data;
+}
+
 static bool is_ids(const json_t *v) {
     return json_is_array(v) && !json_is_string(json_array_get(v, 0)) &&
            !json_is_array(json_array_get(v, 0));
@@ -96,6 +101,45 @@ static bool decode_prompt(api_prompt *p, const server_backend *b, api_error *e) 
     return !p->decoded.failed || api_fail(e, 503, "prompt", "out of memory");
 }
 
+/* Each sequence has a copy of its prompt. */
+static bool check_copies(const api_request *r, size_t n_tokens, const char *param, api_error *e) {
+    if (n_tokens * r->best_of <= API_MAX_PROMPT_TOKENS) return true; /* a body's are few enough */
+    return api_fail(e, 400, param,
+                    "prompts of %zu tokens times %u choices make more than %u tokens", n_tokens,
+                    r->best_of, API_MAX_PROMPT_TOKENS);
+}
+
+/* Log-probabilities that the answer shows of its prompts' tokens: in every choice, but for those of
+ * a chat. */
+static uint64_t n_prompt_logprobs(const api_request *r, size_t n_tokens) {
+    uint64_t echoed = r->echo && r->logprobs >= 0 ? (uint64_t)r->logprobs + 1 : 0;
+    uint64_t own = r->prompt_logprobs >= 0 ? (uint64_t)r->prompt_logprobs + 1 : 0;
+    return n_tokens * (echoed + own) * (r->kind == API_CHAT ? 1 : r->n);
+}
+
+/* Those that all candidates are asked to keep of their tokens. A stream sends them as they come;
+ * without a max_tokens there is no knowing. */
+static uint64_t n_answer_logprobs(const api_request *r, uint32_t context) {
+    uint64_t n = r->engine.max_tokens < context ? r->engine.max_tokens : context;
+    if (r->stream || r->logprobs < 0) return 0;
+    return r->n_prompts * r->best_of * n * ((uint64_t)r->logprobs + 1);
+}
+
+static bool check_logprobs(const api_request *r, size_t n_tokens, uint32_t context, api_error *e) {
+    uint64_t of_prompts = n_prompt_logprobs(r, n_tokens);
+    uint64_t of_answers = n_answer_logprobs(r, context);
+    if (of_prompts + of_answers <= API_MAX_LOGPROBS) return true;
+    const char *param = r->logprobs < 0       ? "prompt_logprobs"
+                        : r->kind == API_CHAT ? "top_logprobs"
+                                              : "logprobs";
+    return api_fail(e, 400, param,
+                    "the answer would have to keep up to %llu log-probabilities, %llu of prompts' "
+                    "tokens and %llu of its own (%u choices times %zu prompts), at most %u are "
+                    "taken: ask for fewer of them, of choices or of tokens",
+                    (unsigned long long)(of_prompts + of_answers), (unsigned long long)of_prompts,
+                    (unsigned long long)of_answers, r->best_of, r->n_prompts, API_MAX_LOGPROBS);
+}
+
 static bool read_chat(api_request *r, const server_backend *b, api_error *e) {
     buf text = {0};
     r->prompts = mem_zalloc(1, sizeof *r->prompts);
@@ -118,14 +162,17 @@ bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
         return false;
     const char *param = kind == API_CHAT ? "messages" : "prompt";
     if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, info.n_vocab, e)) return false;
+    size_t n_tokens = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
         api_prompt *p = &r->prompts[i];
         if (p->text != NULL && !encode_prompt(r, p, p->text, p->n_text, b, param, e)) return false;
         if (!check_length(r, p, info.max_model_len, param, e)) return false;
+        n_tokens += p->n_ids;
+        if (!check_copies(r, n_tokens, param, e)) return false;
         bool counted = kind == API_COMPLETIONS && (r->echo || r->logprobs >= 0);
         if (counted && p->text == NULL && !decode_prompt(p, b, e)) return false;
     }
-    return true;
+    return check_logprobs(r, n_tokens, info.max_model_len, e);
 }
 
 void api_request_free(api_request *r) {

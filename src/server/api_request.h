@@ -18,6 +18,9 @@
 #define API_MAX_STOP_BYTES 65536 /* of all together, as the engine takes them */
 #define API_MAX_BIASES 1024
 #define API_MAX_SALT_CHARS 128
+#define API_MAX_PROMPT_TOKENS (1u << 24) /* of all sequences, as each keeps its prompt */
+#define API_MAX_LOGPROBS (1u << 21)      /* that one answer may have to keep */
+#define API_MAX_TOKENIZE_BYTES (16u << 20)
 
 typedef enum { API_CHAT, API_COMPLETIONS } api_kind;
 
@@ -28,6 +31,9 @@ typedef struct {
     size_t n_ids;
     buf decoded; /* the text of ids, where it is shown or its length counts; else empty */
 } api_prompt;
+
+/* What `echo` shows. */
+const char *api_prompt_text(const api_prompt *p, size_t *n);
 
 typedef struct {
     api_kind kind;

@@ -52,6 +52,11 @@ static bool tokenize(const json_t *root, const server_backend *b, buf *out, api_
         prompt = rendered.len > 0 ? rendered.data : "";
         n = rendered.len;
     }
+    if (n > API_MAX_TOKENIZE_BYTES) {
+        buf_free(&rendered);
+        return api_fail(e, 400, "prompt", "the text has %zu bytes, at most %u are taken", n,
+                        API_MAX_TOKENIZE_BYTES);
+    }
     ridge_status status = b->encode(b->self, prompt, n, add_special, &ids, &n_ids, &err);
     buf_free(&rendered);
     if (status != RIDGE_OK) return api_fail_from(e, "prompt", &err);
@@ -95,7 +100,10 @@ static void job_work(pool_job *job) {
 
 static void job_done(pool_job *job) {
     tokenize_job *t = (tokenize_job *)job;
+    size_t limit = t->answer.limit;
     t->server->pending_bytes -= t->body.len;
+    if (t->answer.failed && t->error.status == 0)
+        api_fail(&t->error, 400, NULL, "there is no room for the answer: at most %zu bytes", limit);
     if (t->conn != NULL && t->error.status != 0)
         conn_fail(t->conn, &t->error);
     else if (t->conn != NULL)
@@ -125,8 +133,9 @@ static void begin(conn *c, bool detok) {
     t->conn = c;
     t->detokenize = detok;
     t->body = c->body;
+    t->answer.limit = c->server->params.max_answer_bytes;
     c->body = (buf){0};
-    conn_wait(c, (conn_work){t, on_gone, NULL});
+    conn_wait(c, (conn_work){t, on_gone, NULL, NULL});
     pool_submit(c->server->pool, &t->job);
 }
 

@@ -1,10 +1,8 @@
 /* server/choice: see choice.h. */
 #include "server/choice.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "base/utf8.h"
 #include "server/explain.h"
 #include "server/miss.h"
 
@@ -14,205 +12,98 @@ static bool is_chat(const choice *c) {
 static bool wants_logprobs(const choice *c) {
     return c->request->logprobs >= 0;
 }
-static bool echoes_logprobs(const choice *c) {
-    return c->request->echo && wants_logprobs(c);
-}
-
-static void comma(buf *b) {
-    if (b->len > 0) buf_putc(b, ',');
-}
-
-/* ---- logprobs ---- */
-
-static void write_logprob(float x, buf *out) {
-    buf_json_double(out, isfinite(x) ? (double)x : -9999.0); /* JSON knows no infinity */
-}
-
-static void write_token_text(const choice *c, int32_t id, buf *out) {
-    size_t n;
-    const char *bytes = c->backend->token_bytes(c->backend->self, id, &n);
-    buf_json_string(out, bytes, n);
-}
-
-static void write_chat_entry(const choice *c, int32_t id, float logprob, buf *out) {
-    size_t n;
-    const char *bytes = c->backend->token_bytes(c->backend->self, id, &n);
-    buf_puts(out, "{\"token\":");
-    buf_json_string(out, bytes, n);
-    buf_puts(out, ",\"logprob\":");
-    write_logprob(logprob, out);
-    buf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < n; i++)
-        buf_printf(out, "%s%u", i > 0 ? "," : "", (unsigned)(unsigned char)bytes[i]);
-    buf_putc(out, ']');
-}
-
-static void add_chat_logprob(choice *c, const sampler_result *t) {
-    comma(&c->entries);
-    write_chat_entry(c, t->id, t->logprob, &c->entries);
-    buf_puts(&c->entries, ",\"top_logprobs\":[");
-    for (int i = 0; i < t->n_top; i++) {
-        if (i > 0) buf_putc(&c->entries, ',');
-        write_chat_entry(c, t->top[i].id, t->top[i].logprob, &c->entries);
-        buf_putc(&c->entries, '}');
-    }
-    buf_puts(&c->entries, "]}");
-}
-
-/* Text to logprob, the likeliest of those with equal text; the chosen one is always there. */
-static void write_tops(const choice *c, const sampler_result *t, buf *out) {
-    buf seen = {0}, key = {0};
-    buf_putc(out, '{');
-    for (int i = 0; i <= t->n_top; i++) {
-        bool chosen = i == t->n_top;
-        buf_clear(&key);
-        buf_putc(&key, '\1'); /* never inside a JSON text: where a key begins */
-        write_token_text(c, chosen ? t->id : t->top[i].id, &key);
-        buf_putc(&key, ':');
-        if (key.failed || (seen.len > 0 && memmem(seen.data, seen.len, key.data, key.len) != NULL))
-            continue;
-        buf_append(&seen, key.data, key.len);
-        if (i > 0) buf_putc(out, ',');
-        buf_append(out, key.data + 1, key.len - 1);
-        write_logprob(chosen ? t->logprob : t->top[i].logprob, out);
-    }
-    buf_putc(out, '}');
-    out->failed |= seen.failed || key.failed;
-    buf_free(&seen);
-    buf_free(&key);
-}
-
-/* One column of the four parallel arrays. shown: the token's part of the text. t NULL: the first
- * token of a prompt, which nothing predicts. */
-static void add_column(choice *c, const char *shown, size_t n, const sampler_result *t) {
-    comma(&c->tokens);
-    buf_json_string(&c->tokens, n > 0 ? shown : "", n);
-    comma(&c->offsets);
-    buf_printf(&c->offsets, "%zu", c->n_chars);
-    c->n_chars += utf8_count(shown, n);
-    comma(&c->values);
-    comma(&c->tops);
-    if (t == NULL) {
-        buf_puts(&c->values, "null");
-        buf_puts(&c->tops, "null");
-    } else {
-        write_logprob(t->logprob, &c->values);
-        write_tops(c, t, &c->tops);
-    }
-}
-
-static void add_completion_logprob(choice *c, int32_t id, const sampler_result *t, bool special) {
-    buf shown = {0};
-    c->backend->detokenize(c->backend->self, &c->pieces, id, special, &shown);
-    /* A BOS which the tokenizer put before the client's text is no part of that text. */
-    bool added =
-        t == NULL && c->prompt->text != NULL && shown.len > 0 &&
-        (shown.len > c->prompt->n_text || memcmp(shown.data, c->prompt->text, shown.len) != 0);
-    add_column(c, shown.data, added ? 0 : shown.len, t);
-    c->tokens.failed |= shown.failed;
-    buf_free(&shown);
-}
-
-/* `"id":{...}` as vLLM has it. */
-static void write_ranked(const choice *c, int32_t id, float logprob, int rank, buf *out) {
-    buf_printf(out, "\"%d\":{\"logprob\":", id);
-    write_logprob(logprob, out);
-    buf_printf(out, ",\"rank\":%d,\"decoded_token\":", rank);
-    write_token_text(c, id, out);
-    buf_putc(out, '}');
-}
-
-/* The prompt's own token, then the likeliest ones. */
-static void add_prompt_logprob(choice *c, const sampler_result *t) {
-    buf *out = &c->prompt_logprobs;
-    buf_puts(out, ",{");
-    write_ranked(c, t->id, t->logprob, t->rank, out);
-    for (int i = 0; i < t->n_top && i < c->request->prompt_logprobs; i++) {
-        if (t->top[i].id == t->id) continue;
-        buf_putc(out, ',');
-        write_ranked(c, t->top[i].id, t->top[i].logprob, i + 1, out);
-    }
-    buf_putc(out, '}');
-}
-
-/* Each of two readers may have asked for fewer than the engine was. */
-static void add_prompt_token(choice *c, const sampler_result *t) {
-    sampler_result echoed = *t;
-    if (echoed.n_top > c->request->logprobs) echoed.n_top = c->request->logprobs;
-    if (echoes_logprobs(c)) add_completion_logprob(c, t->id, &echoed, true);
-    if (c->request->prompt_logprobs >= 0) add_prompt_logprob(c, t);
-}
 
 /* ---- events ---- */
 
-void choice_init(choice *c, generation *owner, const api_request *r, const api_prompt *p,
-                 const server_backend *b, uint32_t index) {
-    *c = (choice){.owner = owner, .request = r, .prompt = p, .backend = b, .index = index};
-    /* A prompt is described by its first choice alone, unless each of them shows it. */
-    c->describes =
-        r->engine.prompt_logprobs >= 0 && (index % r->best_of == 0 || echoes_logprobs(c));
-    const char *shown = p->text != NULL ? p->text : p->decoded.data;
-    size_t n = p->text != NULL ? p->n_text : p->decoded.len;
-    if (r->echo) {
-        buf_append(&c->text, n > 0 ? shown : "", n);
-        if (wants_logprobs(c)) add_completion_logprob(c, p->ids[0], NULL, true);
-    } else if (r->kind == API_COMPLETIONS && wants_logprobs(c) && n > 0) {
-        c->n_chars = utf8_count(shown, n); /* offsets count from the start of the prompt */
-    }
+void choice_init(choice *c, generation *owner, prompt_report *report, uint32_t index) {
+    const api_request *r = report->request;
+    *c = (choice){.owner = owner,
+                  .request = r,
+                  .report = report,
+                  .backend = report->backend,
+                  .index = index,
+                  .describes = r->engine.prompt_logprobs >= 0 && index % r->best_of == 0,
+                  .echo_due = r->echo,
+                  .pieces = report->pieces,
+                  .n_chars = report->n_chars};
+}
+
+static void free_parts(choice *c) {
+    buf_free(&c->text);
+    buf_free(&c->ids);
+    buf_free(&c->entries);
+    logprob_columns_free(&c->columns);
 }
 
 void choice_free(choice *c) {
-    buf *all[] = {&c->text, &c->ids,     &c->entries, &c->tokens,         &c->values,
-                  &c->tops, &c->offsets, &c->miss,    &c->prompt_logprobs};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
+    free_parts(c);
+    buf_free(&c->miss);
+}
+
+static void add_column(choice *c, const sampler_result *t) {
+    buf shown = {0};
+    c->backend->detokenize(c->backend->self, &c->pieces, t->id, c->request->engine.special, &shown);
+    logprob_columns_add_text(&c->columns, shown.data, shown.len, &c->n_chars);
+    logprob_columns_add_value(&c->columns, c->backend, t);
+    c->columns.tokens.failed |= shown.failed;
+    buf_free(&shown);
 }
 
 static void add_token(choice *c, const sampler_result *t) {
-    c->n_tokens++;
-    c->logprob += (double)t->logprob;
-    c->last_id = t->id;
-    if (c->request->return_token_ids) {
-        comma(&c->ids);
-        buf_printf(&c->ids, "%d", t->id);
-    }
+    if (c->request->return_token_ids) buf_printf(&c->ids, "%s%d", c->ids.len > 0 ? "," : "", t->id);
     if (wants_logprobs(c) && is_chat(c))
-        add_chat_logprob(c, t);
+        logprobs_add_chat(c->backend, t, &c->entries);
     else if (wants_logprobs(c))
-        add_completion_logprob(c, t->id, t, c->request->engine.special);
+        add_column(c, t);
 }
 
 static void note_miss(choice *c, const engine_usage *u) {
     const engine_request *r = &c->request->engine;
     bool asked =
         c->backend->info(c->backend->self).cache.prefix_caching && !r->no_cache && !c->describes;
-    miss_write(c->backend, c->prompt->ids, (uint32_t)c->prompt->n_ids, u, asked, &c->miss);
+    miss_write(c->backend, c->report->prompt->ids, (uint32_t)c->report->prompt->n_ids, u, asked,
+               &c->miss);
 }
 
-void choice_event(choice *c, const engine_event *e) {
-    if (e->is_prompt)
-        add_prompt_token(c, &e->token);
-    else if (e->has_token)
-        add_token(c, &e->token);
-    if (e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
+void choice_event(choice *c, const engine_event *e, bool heard) {
+    if (e->has_token) {
+        c->n_tokens++;
+        c->logprob += (double)e->token.logprob;
+        c->last_id = e->token.id;
+    }
+    if (heard && e->is_prompt) prompt_report_add(c->report, &e->token);
+    if (heard && e->has_token) add_token(c, &e->token);
+    if (heard && e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
     if (e->finish == ENGINE_RUNNING) return;
     c->live = false;
     c->finish = e->finish;
     c->stop_string = e->stop_string;
     c->usage = e->usage;
     c->usage.miss = (engine_miss){0}; /* it dies with the event */
-    if (c->request->explain) note_miss(c, &e->usage);
+    if (heard && c->request->explain) note_miss(c, &e->usage);
 }
 
-/* Prompt logprobs wait for the first token: before it there is nothing to show. */
+bool choice_waits(const choice *c) {
+    return c->echo_due && !prompt_report_is_whole(c->report);
+}
+
 bool choice_has_news(const choice *c) {
     if (c->finish != ENGINE_RUNNING) return true;
     if (c->n_tokens == 0) return false;
-    return c->text.len > 0 || c->ids.len > 0 || c->entries.len > 0 || c->tokens.len > 0;
+    return c->echo_due || choice_bytes(c) > 0;
 }
 
 void choice_clear(choice *c) {
-    buf *all[] = {&c->text, &c->ids, &c->entries, &c->tokens, &c->values, &c->tops, &c->offsets};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_clear(all[i]);
+    c->echo_due = false;
+    c->ended = c->finish != ENGINE_RUNNING;
+    buf_clear(&c->text);
+    buf_clear(&c->ids);
+    buf_clear(&c->entries);
+    logprob_columns_clear(&c->columns);
+}
+
+size_t choice_bytes(const choice *c) {
+    return c->text.len + c->ids.len + c->entries.len + logprob_columns_bytes(&c->columns);
 }
 
 /* ---- writing ---- */
@@ -223,8 +114,17 @@ static void write_parts(const buf *b, buf *out) {
 }
 
 static void write_text(const choice *c, buf *out) {
-    buf_json_string(out, c->text.len > 0 ? c->text.data : "", c->text.len);
-    out->failed |= c->text.failed;
+    buf whole = {0};
+    size_t n;
+    if (c->echo_due) {
+        const char *prompt = api_prompt_text(c->report->prompt, &n);
+        buf_append(&whole, prompt, n);
+        buf_append(&whole, c->text.data, c->text.len);
+    }
+    const buf *text = c->echo_due ? &whole : &c->text;
+    buf_json_string(out, text->len > 0 ? text->data : "", text->len);
+    out->failed |= c->text.failed || whole.failed;
+    buf_free(&whole);
 }
 
 static void write_logprobs(const choice *c, buf *out) {
@@ -236,15 +136,7 @@ static void write_logprobs(const choice *c, buf *out) {
         write_parts(&c->entries, out);
         buf_puts(out, "],\"refusal\":null}");
     } else {
-        buf_puts(out, "{\"tokens\":[");
-        write_parts(&c->tokens, out);
-        buf_puts(out, "],\"token_logprobs\":[");
-        write_parts(&c->values, out);
-        buf_puts(out, "],\"top_logprobs\":[");
-        write_parts(&c->tops, out);
-        buf_puts(out, "],\"text_offset\":[");
-        write_parts(&c->offsets, out);
-        buf_puts(out, "]}");
+        logprob_columns_write(c->echo_due ? &c->report->echoed : NULL, &c->columns, out);
     }
 }
 
@@ -293,30 +185,27 @@ void choice_write_chunk(const choice *c, bool role, buf *out) {
     buf_putc(out, '}');
 }
 
-void choice_write_prompt_logprobs(const choice *described, buf *out) {
-    if (described->request->prompt_logprobs < 0) return;
-    buf_puts(out, ",\"prompt_logprobs\":[null");
-    write_parts(&described->prompt_logprobs, out);
-    buf_putc(out, ']');
-}
-
 double choice_mean_logprob(const choice *c) {
     return c->n_tokens > 0 ? c->logprob / c->n_tokens : 0;
 }
 
-void choice_write_whole(const choice *c, const choice *described, buf *out) {
+void choice_take_whole(choice *c, buf *out) {
     buf_printf(out, "{\"index\":%u,", c->index);
     buf_puts(out, is_chat(c) ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
     write_text(c, out);
     if (is_chat(c)) buf_puts(out, ",\"refusal\":null}");
     write_logprobs(c, out);
     write_ending(c, out);
-    if (!is_chat(c)) choice_write_prompt_logprobs(described, out);
+    if (!is_chat(c)) prompt_report_write_ranked(c->report, out);
     buf_putc(out, '}');
+    free_parts(c);
 }
 
 void choice_explain(const choice *c, buf *out) {
-    buf_printf(out, "\"index\":%u,", c->index);
+    if (c->index == CHOICE_HIDDEN)
+        buf_puts(out, "\"index\":null,");
+    else
+        buf_printf(out, "\"index\":%u,", c->index);
     explain_write(&c->usage, c->measured.end_seen_s - c->measured.arrived_s, out);
     buf_puts(out, ",\"prefix_cache\":{");
     write_parts(&c->miss, out);

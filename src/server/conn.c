@@ -45,6 +45,7 @@ static void forget_request(conn *c) {
     c->head_begun = c->streaming = false;
     c->chunks = (http_chunks){0};
     c->reject.status = 0;
+    c->answer_bytes = 0;
     c->work = (conn_work){0};
     c->head = (http_head){0}; /* it borrowed from head_text */
 }
@@ -121,7 +122,7 @@ static void write_status_headers(const conn *c, int status, buf *b) {
                wanted != NULL ? wanted : "authorization, content-type, x-request-id");
 }
 
-void conn_reply(conn *c, int status, const char *type, const char *data, size_t n) {
+static void write_head(conn *c, int status, const char *type, size_t n) {
     buf b = {0};
     c->status = status;
     if (c->server->draining) c->keep_alive = false;
@@ -131,8 +132,12 @@ void conn_reply(conn *c, int status, const char *type, const char *data, size_t 
     write_common_headers(c, &b);
     write_status_headers(c, status, &b);
     buf_puts(&b, "\r\n");
-    if (c->head.method != HTTP_HEAD) buf_append(&b, data, n);
     write_buf(c, &b);
+}
+
+void conn_reply(conn *c, int status, const char *type, const char *data, size_t n) {
+    write_head(c, status, type, n);
+    if (c->head.method != HTTP_HEAD) bufferevent_write(c->bev, data, n);
     end_answer(c);
 }
 
@@ -145,13 +150,33 @@ void conn_fail(conn *c, const api_error *e) {
     buf_free(&b);
 }
 
-void conn_reply_json(conn *c, int status, const buf *body) {
+static void free_sent(const void *data, size_t n, void *context) {
+    server *s = context;
+    s->answer_bytes -= n;
+    mem_free((void *)data);
+}
+
+/* An answer may be large: it is not copied. */
+void conn_reply_json(conn *c, int status, buf *body) {
     static const char oom[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                               "\"ServiceUnavailableError\",\"param\":null,\"code\":503}}";
-    if (body->failed)
+    size_t n = body->len;
+    char *data = buf_take(body);
+    if (data == NULL) {
         conn_reply(c, 503, "application/json", oom, sizeof oom - 1);
-    else
-        conn_reply(c, status, "application/json", body->data, body->len);
+        return;
+    }
+    write_head(c, status, "application/json", n);
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    if (c->head.method == HTTP_HEAD) {
+        mem_free(data);
+    } else if (evbuffer_add_reference(out, data, n, free_sent, c->server) == 0) {
+        c->server->answer_bytes += n;
+    } else {
+        mem_free(data);
+        c->keep_alive = false; /* out of memory: the client sees a broken answer */
+    }
+    end_answer(c);
 }
 
 void conn_stream_begin(conn *c) {
@@ -188,6 +213,24 @@ void conn_wait(conn *c, conn_work work) {
     c->work = work;
 }
 
+void conn_end_largest(server *s) {
+    conn *largest = NULL;
+    size_t most = 0;
+    for (conn *c = s->conns; c != NULL; c = c->next) {
+        size_t n = c->answer_bytes + evbuffer_get_length(bufferevent_get_output(c->bev));
+        if (n <= most) continue;
+        most = n;
+        largest = c;
+    }
+    if (largest == NULL) return;
+    if (largest->work.too_large != NULL && largest->answer_bytes > most / 2) {
+        largest->work.too_large(largest->work.self);
+    } else {
+        largest->dropped = true;
+        set_deadline(largest, 1e-6);
+    }
+}
+
 /* ---- requests ---- */
 
 /* The client's own request id, if it is harmless; else a random one. */
@@ -220,6 +263,7 @@ static void refuse(conn *c, int status, const char *why) {
 static bool dispatch(conn *c) {
     c->phase = CONN_BUSY;
     set_deadline(c, c->server->params.request_timeout_s);
+    if (c->server->answer_bytes > c->server->params.max_answer_bytes) conn_end_largest(c->server);
     if (c->reject.status != 0) {
         api_error e = c->reject;
         conn_fail(c, &e);
@@ -397,8 +441,10 @@ static void on_deadline(evutil_socket_t fd, short what, void *context) {
     (void)fd;
     (void)what;
     size_t unread = evbuffer_get_length(bufferevent_get_output(c->bev));
-    if (c->phase == CONN_BUSY && c->work.expired != NULL &&
-        unread <= c->server->params.max_pending_bytes)
+    if (c->dropped)
+        conn_destroy(c);
+    else if (c->phase == CONN_BUSY && c->work.expired != NULL &&
+             unread <= c->server->params.max_pending_bytes)
         c->work.expired(c->work.self);
     else if ((c->phase == CONN_HEAD && c->head_begun) || c->phase == CONN_BODY)
         refuse(c, 408, "the request did not arrive in time");

@@ -27,8 +27,10 @@ struct generation {
     double arrived_s;
     uint64_t number; /* of the server's requests */
     char id[160];
-    choice *choices; /* [n_choices], by prompt, then by sample: the candidates */
+    prompt_report *reports; /* [request.n_prompts] */
+    choice *choices;        /* [n_choices], by prompt, then by sample: the candidates */
     uint32_t n_choices;
+    size_t n_bytes;  /* that the answer takes so far, in memory or once it is written */
     uint32_t n_live; /* sequences whose last event is still to come */
     bool submitted;
     bool streaming; /* the stream has begun */
@@ -40,12 +42,22 @@ static void free_body(generation *g) {
     buf_free(&g->body);
 }
 
-static void generation_free(generation *g) {
+/* All of the answer that is kept: it has been written, or nobody waits for it. */
+static void free_answer(generation *g) {
     for (uint32_t i = 0; i < g->n_choices; i++) choice_free(&g->choices[i]);
+    for (size_t i = 0; g->reports != NULL && i < g->request.n_prompts; i++)
+        prompt_report_free(&g->reports[i]);
+    buf_free(&g->out);
+    g->server->answer_bytes -= g->n_bytes;
+    g->n_bytes = 0;
+}
+
+static void generation_free(generation *g) {
+    free_answer(g);
     mem_free(g->choices);
+    mem_free(g->reports);
     free_body(g);
     api_request_free(&g->request);
-    buf_free(&g->out);
     g->server->n_works--;
     mem_free(g);
 }
@@ -57,7 +69,10 @@ static void abandon(generation *g) {
     if (!g->submitted) return; /* still with the pool, which hands it back */
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (g->choices[i].live) b->cancel(b->self, g->choices[i].id);
-    if (g->n_live == 0) generation_free(g);
+    if (g->n_live == 0)
+        generation_free(g);
+    else
+        free_answer(g);
 }
 
 /* ---- which candidates are the answer's choices ---- */
@@ -77,7 +92,8 @@ static void rank_candidates(generation *g) {
     for (uint32_t p = 0; p < g->request.n_prompts; p++) {
         choice *candidates = &g->choices[p * best_of];
         qsort(candidates, best_of, sizeof *candidates, by_likelihood);
-        for (uint32_t k = 0; k < n; k++) candidates[k].index = p * n + k;
+        for (uint32_t k = 0; k < best_of; k++)
+            candidates[k].index = k < n ? p * n + k : CHOICE_HIDDEN;
     }
 }
 
@@ -86,18 +102,9 @@ static uint32_t n_shown(const generation *g) {
 }
 
 /* The choice of that index. */
-static const choice *shown(const generation *g, uint32_t index) {
+static choice *shown(const generation *g, uint32_t index) {
     uint32_t n = g->request.n;
     return &g->choices[index / n * g->request.best_of + index % n];
-}
-
-/* Of the candidates for its prompt, one that describes it; any, where none does. */
-static const choice *described(const generation *g, uint32_t index) {
-    uint32_t best_of = g->request.best_of;
-    const choice *candidates = &g->choices[index / g->request.n * best_of];
-    for (uint32_t k = 0; k < best_of; k++)
-        if (candidates[k].describes) return &candidates[k];
-    return candidates;
 }
 
 /* ---- what is written ---- */
@@ -113,7 +120,7 @@ static engine_usage sum_usage(const generation *g) {
         for (uint32_t k = 1; k < n; k++)
             if (g->choices[i + k].usage.cached_tokens < cached)
                 cached = g->choices[i + k].usage.cached_tokens;
-        sum.prompt_tokens += (uint32_t)c->prompt->n_ids;
+        sum.prompt_tokens += (uint32_t)c->report->prompt->n_ids;
         sum.cached_tokens += cached;
     }
     return sum;
@@ -146,17 +153,17 @@ static void write_metrics(const generation *g, buf *out) {
     buf_putc(out, '}');
 }
 
-/* What was asked for with `explain`: of the choice that kept the client waiting longest, and of
- * several each. */
+/* What was asked for with `explain`: of the sequence that kept the client waiting longest, and,
+ * where that is not all of the answer, of each choice. */
 static void write_explanation(const generation *g, buf *out) {
-    const choice *slowest = shown(g, 0);
+    const choice *slowest = &g->choices[0];
     uint32_t n = n_shown(g);
     if (!g->request.explain) return;
-    for (uint32_t i = 1; i < n; i++)
-        if (shown(g, i)->measured.end_seen_s > slowest->measured.end_seen_s) slowest = shown(g, i);
+    for (const choice *c = slowest; c < g->choices + g->n_choices; c++)
+        if (c->measured.end_seen_s > slowest->measured.end_seen_s) slowest = c;
     buf_puts(out, ",\"ridge\":{");
     choice_explain(slowest, out);
-    for (uint32_t i = 0; n > 1 && i < n; i++) {
+    for (uint32_t i = 0; g->n_choices > 1 && i < n; i++) {
         buf_puts(out, i == 0 ? ",\"choices\":[{" : ",{");
         choice_explain(shown(g, i), out);
         buf_puts(out, i + 1 == n ? "}]" : "}");
@@ -182,8 +189,8 @@ static void write_envelope(const generation *g, bool chunk, buf *out) {
 static void write_prompt_ids(const generation *g, const choice *c, buf *out) {
     if (!g->request.return_token_ids) return;
     buf_puts(out, ",\"prompt_token_ids\":[");
-    for (size_t i = 0; i < c->prompt->n_ids; i++)
-        buf_printf(out, "%s%d", i > 0 ? "," : "", c->prompt->ids[i]);
+    const api_prompt *p = c->report->prompt;
+    for (size_t i = 0; i < p->n_ids; i++) buf_printf(out, "%s%d", i > 0 ? "," : "", p->ids[i]);
     buf_putc(out, ']');
 }
 
@@ -217,6 +224,7 @@ static void send_chunk(generation *g, choice *c, bool role, bool first) {
 /* The role goes out with the first token, not before: clients take it for the first token's time.
  */
 static void stream_choice(generation *g, choice *c) {
+    if (c->ended || choice_waits(c)) return;
     if (!c->begun && c->n_tokens == 0 && c->finish == ENGINE_RUNNING) return;
     bool first = !c->begun;
     if (!g->streaming) {
@@ -252,13 +260,13 @@ static void reply_whole(generation *g) {
     rank_candidates(g);
     for (uint32_t i = 0; i < n_shown(g); i++) {
         if (i > 0) buf_putc(out, ',');
-        choice_write_whole(shown(g, i), described(g, i), out);
+        choice_take_whole(shown(g, i), out);
     }
     buf_puts(out, "],");
     write_usage(g, out);
     write_metrics(g, out);
     write_explanation(g, out);
-    if (g->kind == API_CHAT) choice_write_prompt_logprobs(described(g, 0), out);
+    if (g->kind == API_CHAT) prompt_report_write_ranked(&g->reports[0], out);
     write_prompt_ids(g, &g->choices[0], out);
     buf_putc(out, '}');
     conn_reply_json(g->conn, 200, out);
@@ -278,6 +286,52 @@ static void fail_answer(generation *g, const api_error *e) {
         conn_stream_end(c);
     }
     abandon(g);
+}
+
+static void on_gone(void *self) {
+    abandon(self);
+}
+
+static void on_expired(void *self) {
+    generation *g = self;
+    api_error e = {0};
+    api_fail(&e, 504, NULL, "the request has taken longer than %g s",
+             g->server->params.request_timeout_s);
+    fail_answer(g, &e);
+}
+
+/* ---- how much answers may take ---- */
+
+static void count_bytes(generation *g, choice *c) {
+    size_t n = choice_bytes(c), n_report = prompt_report_bytes(c->report);
+    if (!g->request.stream) n_report *= g->request.n; /* a part of each */
+    size_t before = c->n_counted + c->report->n_counted;
+    g->n_bytes += n + n_report - before;
+    g->server->answer_bytes += n + n_report - before;
+    g->conn->answer_bytes = g->n_bytes;
+    c->n_counted = n;
+    c->report->n_counted = n_report;
+}
+
+static bool is_too_large(const generation *g, api_error *e) {
+    size_t limit = g->server->params.max_answer_bytes;
+    if (g->n_bytes <= limit) return false;
+    api_fail(e, 400, NULL,
+             "the answer takes more than %zu bytes, all that the server has for answers: ask for "
+             "fewer tokens, choices or log-probabilities, or for a stream",
+             limit);
+    return true;
+}
+
+static void on_too_large(void *self) {
+    generation *g = self;
+    api_error e = {0};
+    if (!is_too_large(g, &e))
+        api_fail(&e, 503, NULL,
+                 "the answers being made take more than %zu bytes, of them this one %zu: try again "
+                 "later, or ask for a stream",
+                 g->server->params.max_answer_bytes, g->n_bytes);
+    fail_answer(g, &e);
 }
 
 /* ---- the engine's events ---- */
@@ -314,10 +368,20 @@ static void finish_record(const generation *g, choice *c) {
     server_flush_soon(g->server);
 }
 
+/* They wait for the report that c has filled. */
+static void stream_siblings(generation *g, const choice *c) {
+    if (!prompt_report_is_whole(c->report)) return;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        if (g->choices[i].report != c->report) continue;
+        stream_choice(g, &g->choices[i]);
+        count_bytes(g, &g->choices[i]);
+    }
+}
+
 static void take_event(choice *c, const engine_event *e) {
     generation *g = c->owner;
     api_error error = {0};
-    choice_event(c, e);
+    choice_event(c, e, g->conn != NULL);
     metrics_event(&g->server->metrics, &c->measured, e, clock_now_s());
     if (!c->live) finish_record(g, c);
     if (!c->live) g->n_live--;
@@ -334,7 +398,12 @@ static void take_event(choice *c, const engine_event *e) {
         fail_answer(g, &error);
     } else {
         if (g->request.stream) stream_choice(g, c);
-        if (g->n_live == 0) finish_answer(g);
+        if (e->is_prompt && g->request.stream) stream_siblings(g, c);
+        count_bytes(g, c);
+        if (g->n_live == 0)
+            finish_answer(g);
+        else if (g->server->answer_bytes > g->server->params.max_answer_bytes)
+            conn_end_largest(g->server);
     }
 }
 
@@ -349,7 +418,7 @@ void generation_on_event(void *context, const engine_event *event) {
 static uint32_t n_allowed(const generation *g, const choice *c) {
     const engine_request *r = &g->request.engine;
     uint32_t context = g->server->backend.info(g->server->backend.self).max_model_len;
-    uint32_t room = context - (uint32_t)c->prompt->n_ids; /* checked when it was read */
+    uint32_t room = context - (uint32_t)c->report->prompt->n_ids; /* checked when it was read */
     if (r->prompt_only) return 0;
     return r->max_tokens > 0 && r->max_tokens < room ? r->max_tokens : room;
 }
@@ -358,8 +427,8 @@ static void begin_record(const generation *g, choice *c) {
     if (g->server->record == NULL) return;
     record_arrival a = {.request = g->number,
                         .arrived_s = g->arrived_s,
-                        .prompt = c->prompt->ids,
-                        .n_prompt = c->prompt->n_ids,
+                        .prompt = c->report->prompt->ids,
+                        .n_prompt = c->report->prompt->n_ids,
                         .salt = g->request.engine.cache_salt,
                         .priority = g->request.engine.priority};
     c->recorded = record_arrived(g->server->record, &a);
@@ -369,8 +438,8 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     const server_backend *b = &g->server->backend;
     ridge_error err = {0};
     engine_request r = g->request.engine;
-    r.prompt = c->prompt->ids;
-    r.n_prompt = c->prompt->n_ids;
+    r.prompt = c->report->prompt->ids;
+    r.n_prompt = c->report->prompt->n_ids;
     r.sampling.choice = sample;
     if (!c->describes) r.prompt_logprobs = -1;
     r.explain = g->request.explain;
@@ -402,8 +471,14 @@ static void submit(generation *g) {
         return;
     }
     g->n_choices = (uint32_t)n;
-    for (uint32_t i = 0; i < g->n_choices; i++)
-        choice_init(&g->choices[i], g, r, &r->prompts[i / r->best_of], &g->server->backend, i);
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        choice_init(&g->choices[i], g, &g->reports[i / r->best_of], i);
+        count_bytes(g, &g->choices[i]);
+    }
+    if (is_too_large(g, &g->error)) {
+        fail_answer(g, &g->error);
+        return;
+    }
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!submit_choice(g, &g->choices[i], i % r->best_of, &g->error)) {
             fail_answer(g, &g->error);
@@ -414,9 +489,17 @@ static void submit(generation *g) {
 /* On a worker: touches only what nobody else looks at until job_done. */
 static void job_work(pool_job *job) {
     generation *g = (generation *)job;
-    if (!api_request_read(&g->request, g->kind, g->body.len > 0 ? g->body.data : "", g->body.len,
-                          &g->server->backend, &g->server->names, &g->error))
-        api_request_free(&g->request); /* here: a large one takes longer than the loop may wait */
+    api_request *r = &g->request;
+    const server_backend *b = &g->server->backend;
+    if (!api_request_read(r, g->kind, g->body.len > 0 ? g->body.data : "", g->body.len, b,
+                          &g->server->names, &g->error)) {
+        api_request_free(r); /* here: a large one takes longer than the loop may wait */
+        return;
+    }
+    g->reports = mem_zalloc(r->n_prompts, sizeof *g->reports);
+    if (g->reports == NULL) api_fail(&g->error, 503, NULL, "out of memory");
+    for (size_t i = 0; g->reports != NULL && i < r->n_prompts; i++)
+        prompt_report_init(&g->reports[i], r, &r->prompts[i], b);
 }
 
 static void job_done(pool_job *job) {
@@ -433,18 +516,6 @@ static void job_done(pool_job *job) {
 }
 
 /* ---- the connection's side ---- */
-
-static void on_gone(void *self) {
-    abandon(self);
-}
-
-static void on_expired(void *self) {
-    generation *g = self;
-    api_error e = {0};
-    api_fail(&e, 504, NULL, "the request has taken longer than %g s",
-             g->server->params.request_timeout_s);
-    fail_answer(g, &e);
-}
 
 /* In place of the body's field, for clients that cannot add to their bodies. */
 static bool asks_to_explain(const conn *c) {
@@ -474,7 +545,7 @@ static void begin(conn *c, api_kind kind) {
     g->request.explain = asks_to_explain(c);
     evutil_snprintf(g->id, sizeof g->id, "%s-%s", kind == API_CHAT ? "chatcmpl" : "cmpl",
                     c->request_id);
-    conn_wait(c, (conn_work){g, on_gone, on_expired});
+    conn_wait(c, (conn_work){g, on_gone, on_expired, on_too_large});
     pool_submit(g->server->pool, &g->job);
 }
 

@@ -29,6 +29,7 @@ server_params server_params_default(void) {
         .max_head_bytes = 32 * 1024,
         .max_body_bytes = 64u << 20,
         .max_pending_bytes = 256u << 20,
+        .max_answer_bytes = 256u << 20,
         .head_timeout_s = 30,
         .body_timeout_s = 60,
         .idle_timeout_s = 120,

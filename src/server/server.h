@@ -25,6 +25,7 @@ typedef struct {
     size_t max_connections;
     size_t max_head_bytes, max_body_bytes;
     size_t max_pending_bytes;  /* of bodies in memory, and of one client's unread answer */
+    size_t max_answer_bytes;   /* of all answers that are being made; past it the largest ends */
     double head_timeout_s;     /* from a head's first byte to its last */
     double body_timeout_s;     /* for a body; a second more per 16 KiB received */
     double idle_timeout_s;     /* a kept-alive connection without a request */

@@ -29,6 +29,7 @@ struct server {
     size_t n_conns;
     size_t n_works;       /* jobs and generations alive, orphans too */
     size_t pending_bytes; /* of request bodies */
+    size_t answer_bytes;  /* of answers that are being made, and of whole ones not yet sent */
     bool ready;           /* it has been said that the model is */
     bool draining;
     int64_t drain_deadline_us;
@@ -48,12 +49,13 @@ void server_flush_soon(server *s);
 
 /* ---- conn.c: one client ---- */
 
-/* Who answers the current request later. Both are called at most once, and neither after the
- * answer has ended. */
+/* Who answers the current request later. Each is called at most once, and none after the answer has
+ * ended. */
 typedef struct {
     void *self;
-    void (*gone)(void *self);    /* the client has left: forget the connection */
-    void (*expired)(void *self); /* the request's time is over: answer now */
+    void (*gone)(void *self);      /* the client has left: forget the connection */
+    void (*expired)(void *self);   /* the request's time is over: answer now */
+    void (*too_large)(void *self); /* answers take too much, this one most: end it now */
 } conn_work;
 
 typedef enum { CONN_HEAD, CONN_BODY, CONN_BUSY, CONN_FLUSH, CONN_LINGER } conn_phase;
@@ -67,7 +69,9 @@ struct conn {
     struct event *timer;
     conn_phase phase;
     bool head_begun, end_of_input, streaming, keep_alive;
-    size_t scanned; /* bytes of the input in which no end of a head was found */
+    bool dropped;        /* what it does not read takes too much */
+    size_t answer_bytes; /* of the answer that is being made */
+    size_t scanned;      /* bytes of the input in which no end of a head was found */
     char *head_text;
     http_head head;
     http_chunks chunks;
@@ -89,13 +93,15 @@ void conn_accept(server *s, evutil_socket_t fd, const struct sockaddr *address, 
 void conn_destroy(conn *c);
 /* A whole answer. type NULL: no body. */
 void conn_reply(conn *c, int status, const char *type, const char *data, size_t n);
-void conn_reply_json(conn *c, int status, const buf *body);
+void conn_reply_json(conn *c, int status, buf *body); /* takes the body */
 void conn_fail(conn *c, const api_error *e);
 /* An event stream: begin, events, end. */
 void conn_stream_begin(conn *c);
 void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n", one write */
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */
+/* What is made or waits to be read takes too much: whoever has most of it ends. */
+void conn_end_largest(server *s);
 
 /* ---- routes.c ---- */
 

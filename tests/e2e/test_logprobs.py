@@ -89,3 +89,39 @@ def test_prompt_logprobs_of_chats(server, client):
             client.chat.completions.create(**args, extra_body={"prompt_logprobs": bad})
     with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):
         client.chat.completions.create(**args, stream=True, extra_body={"prompt_logprobs": 1})
+
+
+def test_choices_share_what_their_prompt_says(server, client):
+    """One sequence describes the prompt; every choice shows it, whole and in a stream, as one choice alone does."""
+    args = dict(model=MODEL, prompt=PROMPT, echo=True, logprobs=2, max_tokens=5, temperature=1, seed=7)
+    alone = client.completions.create(**args).choices[0]
+    n = server.json("/tokenize", {"prompt": PROMPT})["count"]
+    whole = client.completions.create(**args, n=3).choices
+    assert len({c.text for c in whole}) > 1 and whole[0].text == alone.text and whole[0].logprobs == alone.logprobs
+    joined = [{"text": ""} for _ in whole]
+    for chunk in client.completions.create(**args, n=3, stream=True):
+        choice = chunk.choices[0]
+        joined[choice.index]["text"] += choice.text
+        for name, part in choice.logprobs.model_dump().items():
+            joined[choice.index].setdefault(name, []).extend(part)
+    for choice, streamed in zip(whole, joined):
+        assert choice.logprobs.token_logprobs[:n] == alone.logprobs.token_logprobs[:n]
+        assert streamed.pop("text") == choice.text and streamed == choice.logprobs.model_dump()
+
+
+@pytest.mark.parametrize("path, body, message", [
+    ("completions", {"prompt": "a " * 1000, "echo": True, "logprobs": 20, "n": 128, "max_tokens": 1}, "log-probabilities"),
+    ("completions", {"prompt": "a " * 1000, "prompt_logprobs": 20, "n": 128}, "at most 2097152"),
+    ("completions", {"prompt": ["x"] * 16, "logprobs": 20, "n": 128, "max_tokens": 60}, "2580480 of its own"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 128, "logprobs": True, "top_logprobs": 20,
+                          "max_tokens": 2000}, "5376000 of its own"),
+    ("completions", {"prompt": ["x"] * 2049}, "2049 prompts"),
+    ("completions", {"prompt": "x", "stop": ["x"] * 65}, "65 strings"),
+    ("completions", {"prompt": "x", "logit_bias": {str(i): 1 for i in range(1025)}}, "1025 entries"),
+    ("completions", {"prompt": "x", "unknown": [0] * (1 << 21)}, "2097152 values"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "tool_choice": "none",
+                          "tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(600000)]},
+     "2097152 values")])
+def test_what_one_request_may_ask_for(server, path, body, message):
+    error = server.json(f"/v1/{path}", body, status=400)["error"]
+    assert message in error["message"]

@@ -295,7 +295,8 @@ def test_full_queue(serve, model):
 
 def test_limits_and_key(serve, model):
     server = serve(model(MODEL), "--api-key", "secret", "--max-body-bytes", 10000, "--head-timeout", 0.5,
-                   "--request-timeout", 2, "--max-model-len", 2048, "--served-model-name", "org/name")
+                   "--request-timeout", 2, "--max-model-len", 2048, "--served-model-name", "org/name",
+                   "--max-answer-bytes", 20000)
     assert server.request("/v1/models")[0] == 401
     assert server.request("/v1/models", headers={"Authorization": "Bearer Secret"})[0] == 401
     key = {"Authorization": "Bearer secret"}
@@ -305,6 +306,8 @@ def test_limits_and_key(serve, model):
     assert raw(server, b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 5000 + b"\r\n").startswith(b"HTTP/1.1 431")
     body = {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True}
     assert server.request("/v1/completions", body, headers=key)[0] in (200, 504)
+    status, answer = server.request("/v1/completions", {**body, "logprobs": 20}, headers=key)
+    assert status == 400 and b"more than 20000 bytes" in answer
     assert server.request("/health")[0] == 200
 
 

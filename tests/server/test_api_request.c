@@ -483,6 +483,123 @@ static void test_too_long(void **state) {
     buf_free(&b);
 }
 
+/* A prompt of so many 'x' (a completion's with a BOS) with these fields. param NULL: it is taken.
+ */
+static void check_size(api_kind kind, size_t n, const char *fields, const char *param,
+                       const char *message) {
+    buf b = {0};
+    api_request r;
+    api_error e;
+    buf_puts(&b, kind == API_CHAT ? "{\"messages\":[{\"role\":\"user\",\"content\":\""
+                                  : "{\"prompt\":\"");
+    for (size_t i = 0; i < n; i++) buf_putc(&b, 'x');
+    buf_printf(&b, kind == API_CHAT ? "\"}],%s}" : "\",%s}", fields);
+    bool ok = read_n(&r, kind, b.data, b.len, &e);
+    if (ok != (param == NULL) ||
+        (!ok && (e.status != 400 || strcmp(e.param, param) != 0 || !strstr(e.message, message))))
+        fail_msg("%zu, %s: %d '%s' %s", n, fields, e.status, e.param, e.message);
+    api_request_free(&r);
+    buf_free(&b);
+}
+
+/* Of 2,097,152 log-probabilities that one answer may have to keep. */
+static void test_too_many_logprobs(void **state) {
+    (void)state;
+    static const struct {
+        api_kind kind;
+        size_t n;
+        const char *fields, *param, *message;
+    } cases[] = {
+        /* 801 tokens x 21 x 124, and 124 x 21 of the answers: 2,088,408 */
+        {API_COMPLETIONS, 800, "\"echo\":true,\"logprobs\":20,\"max_tokens\":1,\"n\":124", NULL,
+         ""},
+        {API_COMPLETIONS, 800, "\"echo\":true,\"logprobs\":20,\"max_tokens\":1,\"n\":125",
+         "logprobs",
+         "up to 2105250 log-probabilities, 2102625 of prompts' tokens and 2625 of its own"},
+        {API_COMPLETIONS, 800,
+         "\"echo\":true,\"logprobs\":20,\"max_tokens\":0,\"n\":125,\"stream\":true", "logprobs",
+         "at most 2097152 are taken"},
+        {API_COMPLETIONS, 800, "\"echo\":true,\"logprobs\":9,\"max_tokens\":1,\"n\":125", NULL, ""},
+        {API_COMPLETIONS, 800, "\"echo\":true,\"max_tokens\":1,\"n\":128", NULL, ""},
+        {API_COMPLETIONS, 800, "\"prompt_logprobs\":20,\"n\":125", "prompt_logprobs",
+         "2102625 of prompts' tokens and 0 of its own"},
+        {API_COMPLETIONS, 800, "\"prompt_logprobs\":20,\"best_of\":125", NULL, ""},
+        {API_COMPLETIONS, 800, "\"prompt_logprobs\":10,\"logprobs\":10,\"echo\":true,\"n\":120",
+         "logprobs", "2114640 of prompts' tokens"},
+        {API_CHAT, 800, "\"prompt_logprobs\":20,\"n\":128", NULL, ""},
+        {API_COMPLETIONS, 1, "\"logprobs\":20,\"max_tokens\":900,\"n\":128", "logprobs",
+         "0 of prompts' tokens and 2419200 of its own (128 choices times 1 prompts)"},
+        {API_COMPLETIONS, 1, "\"logprobs\":20,\"max_tokens\":900,\"best_of\":128", "logprobs",
+         "2419200 of its own"},
+        {API_COMPLETIONS, 1, "\"logprobs\":20,\"max_tokens\":900,\"n\":128,\"stream\":true", NULL,
+         ""},
+        {API_COMPLETIONS, 1, "\"logprobs\":0,\"max_tokens\":900,\"n\":128", NULL, ""},
+        {API_COMPLETIONS, 1, "\"max_tokens\":900,\"n\":128", NULL, ""},
+        /* A number beyond the context, of 1,000, asks for no more than that. */
+        {API_COMPLETIONS, 1, "\"logprobs\":20,\"max_tokens\":2147483647,\"n\":99", NULL, ""},
+        {API_COMPLETIONS, 1, "\"logprobs\":20,\"max_tokens\":2147483647,\"n\":100", "logprobs",
+         "2100000 of its own"},
+        {API_CHAT, 1,
+         "\"logprobs\":true,\"top_logprobs\":20,\"max_completion_tokens\":900,\"n\":128",
+         "top_logprobs", "2419200 of its own"},
+        {API_CHAT, 1, "\"logprobs\":true,\"top_logprobs\":20,\"n\":128", NULL, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_size(cases[i].kind, cases[i].n, cases[i].fields, cases[i].param, cases[i].message);
+}
+
+/* Each sequence has a copy of its prompt: of 16,777,216 tokens in all. */
+static void test_too_many_copies_of_prompts(void **state) {
+    (void)state;
+    server_backend kept = table;
+    fake_backend *large = fake_backend_create(&table, "hi", 1000, 8, 200000);
+    check_size(API_COMPLETIONS, 139999, "\"n\":119", NULL, "");
+    check_size(API_COMPLETIONS, 139999, "\"n\":120", "prompt",
+               "140000 tokens times 120 choices make more than 16777216");
+    check_size(API_COMPLETIONS, 139999, "\"best_of\":120", "prompt", "times 120 choices");
+    check_size(API_CHAT, 139994, "\"n\":119", NULL, "");
+    check_size(API_CHAT, 139994, "\"n\":120", "messages", "140000 tokens times 120 choices");
+    fake_backend_destroy(large);
+    table = kept;
+}
+
+/* One more than is taken of each list: `%d` in an item is its number. */
+static void test_long_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *param, *open, *item, *close;
+        int n;
+        const char *message;
+    } cases[] = {
+        {"stop", "[", "\"x%d\"", "]", 65, "65 strings, at most 64"},
+        {"stop", "[", "\"%01100d\"", "]", 60, "more than 65536 bytes"},
+        {"stop_token_ids", "[", "%d", "]", 1025, "more than 1024"},
+        {"logit_bias", "{", "\"%d\":1", "}", 1025, "1025 entries, at most 1024"},
+        {"prompt", "[", "\"x%d\"", "]", 2049, "2049 prompts times 1 choices make more than 2048"},
+        {"prompt", "[", "[%d]", "]", 2049, "2049 prompts times 1 choices make more than 2048"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        buf b = {0};
+        api_request r;
+        api_error e;
+        char item[1200];
+        bool is_prompt = strcmp(cases[i].param, "prompt") == 0;
+        buf_printf(&b, "{%s\"%s\":%s", is_prompt ? "" : "\"prompt\":\"x\",", cases[i].param,
+                   cases[i].open);
+        for (int k = 0; k < cases[i].n; k++) {
+            snprintf(item, sizeof item, cases[i].item, k);
+            buf_printf(&b, "%s%s", k > 0 ? "," : "", item);
+        }
+        buf_printf(&b, "%s}", cases[i].close);
+        assert_false(read_n(&r, API_COMPLETIONS, b.data, b.len, &e));
+        assert_int_equal(e.status, 400);
+        assert_string_equal(e.param, cases[i].param);
+        if (strstr(e.message, cases[i].message) == NULL) fail_msg("%s", e.message);
+        api_request_free(&r);
+        buf_free(&b);
+    }
+}
+
 /* Whatever allocation fails, the request ends in an error and nothing leaks. */
 static void test_out_of_memory(void **state) {
     (void)state;
@@ -513,6 +630,9 @@ int main(void) {
         cmocka_unit_test(test_fields_of_other_servers),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_too_many_logprobs),
+        cmocka_unit_test(test_too_many_copies_of_prompts),
+        cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_out_of_memory),
     };
     fake_backend *fake = fake_backend_create(&table, "hi", 1000, 8, 1000);

@@ -2,6 +2,7 @@
  * stopping. Short enough for the sanitizers. */
 #include "unit.h"
 
+#include "server/api_request.h"
 #include "server/json_field.h"
 #include "server_fixture.h"
 
@@ -198,6 +199,186 @@ static void test_prompt_logprobs(void **state) {
     json_decref(r);
     r = ask_json(&f, "/v1/chat/completions", CHAT "}");
     assert_null(json_object_get(r, "prompt_logprobs"));
+    json_decref(r);
+    stop(&f);
+}
+
+/* The parts of each choice, put together from the chunks of a stream, by the field of `logprobs`
+ * ("": the text). */
+static void join_stream(const fixture *f, const char *body, json_t *lists[2], buf texts[2]) {
+    static const char *const fields[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    char *answer = ask(f, "POST", "/v1/completions", body),
+         *events = strstr(answer, "\r\n\r\n") + 4;
+    assert_int_equal(status_of(answer), 200);
+    unchunk(events);
+    for (int i = 0; i < 2; i++) lists[i] = json_object();
+    for (char *event = events, *next; strncmp(event, "data: {", 7) == 0; event = next) {
+        next = strstr(event, "\n\n");
+        *next = '\0';
+        next += 2;
+        json_t *chunk = json_loads(event + 6, 0, NULL), *choice = choice_at(chunk, 0);
+        size_t i = (size_t)json_integer_value(json_object_get(choice, "index"));
+        buf_puts(&texts[i], json_string_value(json_object_get(choice, "text")));
+        for (int k = 0; k < 4; k++) {
+            json_t *all = json_object_get(lists[i], fields[k]);
+            if (all == NULL) json_object_set_new(lists[i], fields[k], all = json_array());
+            json_array_extend(all, json_object_get(json_object_get(choice, "logprobs"), fields[k]));
+        }
+        json_decref(chunk);
+    }
+    mem_free(answer);
+}
+
+/* The second choice has its tokens before the first has described the prompt, which both show. */
+static void test_streams_share_a_described_prompt(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\":\"\xC3\xA9xyz\",\"echo\":true,\"logprobs\":2,\"max_tokens\":3,\"n\":2",
+        "{\"prompt\":[97],\"echo\":true,\"logprobs\":0,\"max_tokens\":3,\"n\":2",
+        "{\"prompt\":\"abcdefghijklmnop\",\"echo\":true,\"logprobs\":1,\"max_tokens\":1,\"n\":2",
+        "{\"prompt\":\"abc\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0,\"n\":2"};
+    fixture f = {.params = server_params_default()};
+    begin(&f, 1000, 64);
+    for (size_t b = 0; b < sizeof bodies / sizeof *bodies; b++) {
+        json_t *streamed[2];
+        buf texts[2] = {0}, body = {0};
+        buf_printf(&body, "%s}", bodies[b]);
+        json_t *whole = ask_json(&f, "/v1/completions", body.data);
+        buf_clear(&body);
+        buf_printf(&body, "%s,\"stream\":true}", bodies[b]);
+        join_stream(&f, body.data, streamed, texts);
+        for (size_t i = 0; i < 2; i++) {
+            assert_string_equal(texts[i].data, string_at(whole, "choices", i, "text", NULL));
+            assert_true(json_equal(streamed[i], json_object_get(choice_at(whole, i), "logprobs")));
+            json_decref(streamed[i]);
+            buf_free(&texts[i]);
+        }
+        buf_free(&body);
+        json_decref(whole);
+    }
+    stop(&f);
+}
+
+static void check_refused(const fixture *f, const char *path, const char *body, int status,
+                          const char *why) {
+    char *answer = ask(f, "POST", path, body);
+    if (status_of(answer) != status || strstr(answer, why) == NULL)
+        fail_msg("%.100s: %.600s", body, answer);
+    mem_free(answer);
+}
+
+/* What the server keeps of answers is bounded: of one alone, and of all together. */
+static void test_answers_that_take_too_much(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.max_answer_bytes = 3000;
+    begin(&f, 500, 64);
+    const char *too_much = "takes more than 3000 bytes";
+    check_refused(&f, "/v1/completions", "{\"prompt\":\"a\",\"n\":2," ENDLESS, 400, too_much);
+    check_refused(&f, "/v1/completions", "{\"prompt\":\"a\",\"logprobs\":2," ENDLESS, 400,
+                  too_much);
+    check_refused(&f, "/v1/chat/completions", CHAT ",\"logprobs\":true," ENDLESS, 400, too_much);
+    check_refused(&f, "/v1/completions", "{\"prompt\":\"a\",\"return_token_ids\":true," ENDLESS,
+                  400, too_much);
+    wait_live(&f, 0); /* what nobody waits for any more is cancelled */
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"," ENDLESS, 200);
+    check_status(&f, "POST", "/v1/completions",
+                 "{\"prompt\":\"a\",\"logprobs\":2,\"stream\":true," ENDLESS, 200);
+    /* Prompts that are shown count from the start, in each choice. */
+    buf b = {0};
+    buf_puts(&b, "{\"echo\":true,\"max_tokens\":1,\"n\":32,\"prompt\":\"");
+    for (int i = 0; i < 99; i++) buf_putc(&b, 'x');
+    buf_puts(&b, "\"}");
+    check_refused(&f, "/v1/completions", b.data, 400, too_much);
+    buf_free(&b);
+    /* Together: the one that has more ends, the other does not. */
+    int fd = dial(&f);
+    char *first = http("POST", "/v1/completions", CLOSE, "{\"prompt\":\"a\"," ENDLESS);
+    send_text(fd, first, strlen(first));
+    mem_free(first);
+    wait_live(&f, 1);
+    usleep(20000);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"," ENDLESS, 200);
+    buf got = {0};
+    assert_true(read_until(fd, &got, NULL));
+    assert_int_equal(status_of(got.data), 503);
+    assert_non_null(strstr(got.data, "take more than 3000 bytes, of them this one 1"));
+    buf_free(&got);
+    close(fd);
+    stop(&f);
+}
+
+/* Whole answers that their clients do not read: the largest is let go when there is no room. */
+static void test_answers_that_nobody_reads(void **state) {
+    (void)state;
+    enum { N_TEXT = 4 << 20 };
+    fixture f = {.params = server_params_default()};
+    f.params.max_answer_bytes = 18u << 20; /* one of N_TEXT tokens, "120," each */
+    begin(&f, 500, 64);
+    buf body = {0}, got[2] = {0};
+    int fds[2];
+    buf_puts(&body, "{\"prompt\":\"");
+    for (int i = 0; i < N_TEXT; i++) buf_putc(&body, 'x');
+    buf_puts(&body, "\"}");
+    char *request = http("POST", "/tokenize", CLOSE, body.data);
+    for (int i = 0; i < 2; i++) {
+        fds[i] = dial(&f);
+        send_text(fds[i], request, strlen(request));
+        assert_true(read_until(fds[i], &got[i], "\r\n\r\n"));
+    }
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 200);
+    int n_whole = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_true(read_until(fds[i], &got[i], NULL));
+        n_whole += got[i].len > 4 * (size_t)N_TEXT;
+        buf_free(&got[i]);
+        close(fds[i]);
+    }
+    assert_int_equal(n_whole, 1);
+    /* One that is too large by itself is refused. */
+    mem_free(request);
+    buf_clear(&body);
+    buf_puts(&body, "{\"prompt\":\"");
+    for (int i = 0; i < N_TEXT + (1 << 20); i++) buf_putc(&body, 'x');
+    buf_puts(&body, "\"}");
+    check_refused(&f, "/tokenize", body.data, 400, "at most 18874368 bytes");
+    buf_free(&body);
+    stop(&f);
+}
+
+static void test_large_texts_to_tokenize(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    size_t n = API_MAX_TOKENIZE_BYTES + 1;
+    buf b = {0};
+    begin(&f, 500, 64);
+    buf_puts(&b, "{\"prompt\":\"");
+    for (size_t i = 0; i < n; i++) buf_putc(&b, 'x');
+    buf_puts(&b, "\"}");
+    check_refused(&f, "/tokenize", b.data, 400, "16777217 bytes, at most 16777216");
+    buf_free(&b);
+    stop(&f);
+}
+
+/* A client waits for all candidates: the last to end says why, also where it is not shown. */
+static void test_explanation_of_candidates(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    json_t *r = ask_json(&f, "/v1/completions",
+                         "{\"prompt\":\"a\",\"best_of\":4,\"ridge\":{\"explain\":true}}");
+    json_t *ours = json_object_get(r, "ridge"), *each = json_object_get(ours, "choices");
+    assert_true(json_is_null(json_object_get(ours, "index"))); /* the fake's fourth, and worst */
+    assert_int_equal(json_array_size(each), 1);
+    json_t *only = json_array_get(each, 0);
+    assert_int_equal(json_integer_value(json_object_get(only, "index")), 0);
+    assert_true(json_real_value(json_object_get(ours, "total_ms")) >
+                json_real_value(json_object_get(only, "total_ms")));
+    json_decref(r);
+    r = ask_json(&f, "/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"ridge\":{\"explain\":true}}");
+    ours = json_object_get(r, "ridge");
+    assert_int_equal(json_integer_value(json_object_get(ours, "index")), 1);
+    assert_int_equal(json_array_size(json_object_get(ours, "choices")), 2);
     json_decref(r);
     stop(&f);
 }
@@ -591,14 +772,27 @@ static void test_port_in_use(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_routes),    cmocka_unit_test(test_whole_answers),
-        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_best_of),
-        cmocka_unit_test(test_prompt_logprobs), cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_one_connection),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_disconnect),      cmocka_unit_test(test_request_timeout),
-        cmocka_unit_test(test_api_key),         cmocka_unit_test(test_states),
-        cmocka_unit_test(test_drain),           cmocka_unit_test(test_drain_limit),
-        cmocka_unit_test(test_stop_twice),      cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_plain_routes),
+        cmocka_unit_test(test_whole_answers),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_best_of),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_streams_share_a_described_prompt),
+        cmocka_unit_test(test_answers_that_take_too_much),
+        cmocka_unit_test(test_answers_that_nobody_reads),
+        cmocka_unit_test(test_large_texts_to_tokenize),
+        cmocka_unit_test(test_explanation_of_candidates),
+        cmocka_unit_test(test_one_connection),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_request_timeout),
+        cmocka_unit_test(test_api_key),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_drain_limit),
+        cmocka_unit_test(test_stop_twice),
+        cmocka_unit_test(test_storm),
         cmocka_unit_test(test_port_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,10 +99,11 @@ static bool step_sequence(fake_backend *f, fake_sequence *s) {
         push_event(f, s, &e, NULL);
         return true;
     }
-    while (s->r.prompt_logprobs >= 0 && s->n_prompt_said + 1 < s->r.n_prompt) {
+    if (s->r.prompt_logprobs >= 0 && s->n_prompt_said + 1 < s->r.n_prompt) {
         e = (engine_event){.is_prompt = true, .position = ++s->n_prompt_said};
         fill_token(s, s->prompt[s->n_prompt_said], s->r.prompt_logprobs, &e.token);
         push_event(f, s, &e, NULL);
+        return false;
     }
     if (s->r.prompt_only) {
         e = (engine_event){.finish = ENGINE_LENGTH, .usage.prompt_tokens = (uint32_t)s->r.n_prompt};
