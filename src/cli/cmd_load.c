@@ -267,7 +267,7 @@ int cmd_load(int argc, char **argv) {
     p->log = cli_log();
     a.max_connections = p->max_connections;
     const cli_option options[] = {
-        TRAFFIC_OPTIONS(&a.traffic),
+        TRAFFIC_OPTIONS(&a.traffic, "100", "128"),
         {"concurrency", CLI_UINT, &a.concurrency,
          "closed loop: so many at a time (default: 1; with --rate or --trace the loop is open)"},
         {"endpoint", CLI_STRING, &a.endpoint, "completions or chat (default: the URL's)"},

@@ -207,7 +207,7 @@ int cmd_sim(int argc, char **argv) {
         {"link-gbps", CLI_DOUBLE, &a.link_gbps,
          "between those: of each of the first, in Gbit/s (default: 400)"},
         {"link-latency-us", CLI_DOUBLE, &a.link_latency_us, "in microseconds (default: 0)"},
-        TRAFFIC_OPTIONS(&a.traffic),
+        TRAFFIC_OPTIONS(&a.traffic, "1000", "1024"),
         {"max-num-seqs", CLI_UINT, &a.max_num_seqs, "sequences running at once (default: 256)"},
         {"max-num-batched-tokens", CLI_UINT, &a.max_num_batched_tokens,
          "tokens per step (default: 2048)"},

@@ -17,19 +17,21 @@ typedef struct {
 
 traffic_args traffic_args_default(void);
 
-/* The options to put into a command's table: { TRAFFIC_OPTIONS(&args), ... } */
-#define TRAFFIC_OPTIONS(a)                                                                         \
+/* The options to put into a command's table: { TRAFFIC_OPTIONS(&args, "100", "128"), ... } with
+ * what the command has by default of requests and of prompt tokens, for --help. */
+#define TRAFFIC_OPTIONS(a, by_default, prompt_len)                                                 \
     {"rate", CLI_DOUBLE, &(a)->rate, "Poisson arrivals, so many a second"},                        \
         {"trace", CLI_STRING, &(a)->trace,                                                         \
          "a FILE's requests (Mooncake, Azure, or serve --record's)"},                              \
         {"trace-speed", CLI_DOUBLE, &(a)->trace_speed,                                             \
          "replay so many times as fast (default: 1)"},                                             \
         {"num-prompts", CLI_UINT, &(a)->n_requests,                                                \
-         "how many requests (of a trace by default all)"},                                         \
+         "how many (default: " by_default ", or all of the trace)"},                               \
         {"num-requests", CLI_UINT, &(a)->n_requests, "the same"},                                  \
         {"max-requests", CLI_UINT, &(a)->n_requests, "the same"},                                  \
         {"input-len", CLI_STRING, &(a)->input,                                                     \
-         "prompt tokens: N, uniform:A:B, exp:MEAN[:MAX] or normal:MEAN:SD"},                       \
+         "prompt tokens: N, uniform:A:B, exp:MEAN[:MAX] or normal:MEAN:SD (default: " prompt_len   \
+         ")"},                                                                                     \
         {"output-len", CLI_STRING, &(a)->output, "answer tokens, likewise (default: 128)"},        \
         {"max-input-len", CLI_UINT, &(a)->max_input, "longer prompts are cut to this"},            \
         {"max-output-len", CLI_UINT, &(a)->max_output, "longer answers are cut to this"},          \
