@@ -49,6 +49,7 @@ double experiment_goodput(const experiment_result *r); /* the share of requests 
  *     speculation=A[:K]              K guesses a step (4), each true with chance A
  *     disagg=xPyD                    x replicas for prompts, y for answers
  *     replicas=N, router=NAME, seqs=N
+ *     block=N                        tokens per block; as many as a context: what is reserved whole
  *     tp=N, pp=N, ep=N, redundant=N  ranks that share layers, stages, ranks that share experts, of
  *                                    which so many are there twice
  *     decode-tp=N, decode-pp=N, decode-ep=N, decode-redundant=N  of replicas for answers only

@@ -105,6 +105,10 @@ static bool set_seqs(experiment *e, const char *value) {
     return whole(value, MOST, &e->sim.pool.sched.max_num_seqs);
 }
 
+static bool set_block(experiment *e, const char *value) {
+    return whole(value, MOST, &e->sim.pool.sched.block_size);
+}
+
 static const struct {
     const char *name;
     bool (*set)(experiment *e, const char *value); /* NULL: none given; false: not so */
@@ -120,6 +124,7 @@ static const struct {
     {"replicas", set_replicas},
     {"router", set_router},
     {"seqs", set_seqs},
+    {"block", set_block},
 };
 
 static ridge_status vary_one(experiment *e, const char *text, size_t n, ridge_error *err) {
@@ -147,6 +152,6 @@ ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *er
 
 const char *experiment_variants(void) {
     return "static, continuous, unchunked, chunked[=N], no-prefix-cache, prefix-cache, "
-           "speculation=A[:K], disagg=xPyD, replicas=N, router=NAME, seqs=N, "
+           "speculation=A[:K], disagg=xPyD, replicas=N, router=NAME, seqs=N, block=N, "
            "[decode-]tp=N, [decode-]pp=N, [decode-]ep=N, [decode-]redundant=N";
 }

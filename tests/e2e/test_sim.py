@@ -182,6 +182,20 @@ def test_compare(sim):
     assert got["tp=2"]["bound"]["link"] > 0 == got["continuous"]["bound"]["link"]
 
 
+def test_a_context_reserved_whole(ridge):
+    """vLLM (arXiv 2309.06180), figures 2 and 13: OPT-13B on an A100 40 GB with 15.7K places in the cache (table 1),
+    prompts of 161 and answers of 338 tokens on average: with 2,048 reserved for each 7.00 requests run at once, and
+    20.4 % of what is reserved holds a token; 96.3 % with blocks of 16. Llama 2 13B has the same cache per token."""
+    r = ridge.json("sim", "--model", "llama-2-13b", "--gpu", "a100-40gb", "--gpu-memory-utilization", 0.972,
+                   "--max-model-len", 2048, "--input-len", "exp:208:512", "--output-len", "exp:363:1536", "--rate", 2,
+                   "--num-prompts", 500, "--compare", "block=2048,block=16", "--json")["compare"]
+    assert [x["kv"]["tokens"] for x in r] == [7 * 2048, pytest.approx(15700, rel=0.005)]
+    running = [x["requests_per_s"] * (x["e2e_ms"]["mean"] - x["queue_ms"]["mean"]) / 1e3 for x in r]
+    assert running[0] == pytest.approx(7, rel=0.03) and running[1] > 14  # and 30.42 with a slower machine
+    assert r[0]["kv"]["used_of_held"] == pytest.approx(0.204, abs=0.03)
+    assert r[1]["kv"]["used_of_held"] == pytest.approx(0.963, abs=0.03)
+
+
 def test_a_picture_of_several_rates(ridge, tmp_path):
     """Each variant at each rate as alone; two panels of two curves, each with a dot a rate; no text on another."""
     path, names, rates = tmp_path / "x.svg", ["static", "continuous+chunked=512"], [2, 10, 30]
