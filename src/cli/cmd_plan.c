@@ -11,7 +11,7 @@
 #include "cli/plan_fit.h"
 #include "cli/plan_print.h"
 #include "cli/plan_svg.h"
-#include "cli/shape_path.h"
+#include "cli/shape_args.h"
 #include "cli/svg.h"
 #include "plan/plan.h"
 
@@ -52,8 +52,7 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
         {"batch", CLI_UINT, &a->batch, "sequences that decode together (default 1)"},
         {"context", CLI_UINT, &a->context, "tokens of each in the cache (default 0)"},
         {"prompt", CLI_UINT, &a->prompt, "tokens of a new prompt (default 1000)"},
-        {"dtype", CLI_STRING, &a->dtype,
-         "of weights: bf16, fp8, int8, fp4, mxfp4, int4 (default: bf16, or the file's)"},
+        {"dtype", CLI_STRING, &a->dtype, SHAPE_DTYPE_HELP},
         {"weight-bits", CLI_DOUBLE, &a->weight_bits, "of each weight, in place of dtype's"},
         {"kv-cache-dtype", CLI_STRING, &a->kv_cache_dtype, "f16 (default), fp8, fp6, q8_0 or f32"},
         {"tensor-parallel-size", CLI_UINT, &a->tensor, "GPUs that share each layer (default 1)"},
@@ -99,13 +98,11 @@ static ridge_status gpu_of(const plan_args *a, hardware *gpu, hardware_peak prec
     return amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[PEAK_16], err);
 }
 
-static ridge_status params_of(const plan_args *a, plan_params *p, ridge_error *err) {
+/* path: of the model. */
+static ridge_status params_of(const plan_args *a, const char *path, plan_params *p,
+                              ridge_error *err) {
     *p = plan_params_default();
-    if (strcmp(a->dtype, "auto") == 0)
-        p->file_weights = isnan(a->weight_bits);
-    else
-        RIDGE_TRY(plan_dtype_find(&p->dtype, a->dtype, err));
-    RIDGE_TRY(amount_of("weight-bits", a->weight_bits, 0.1, 64, &p->dtype.bits, err));
+    RIDGE_TRY(shape_dtype(&p->dtype, &p->file_weights, path, a->dtype, a->weight_bits, err));
     RIDGE_TRY(gpu_of(a, &p->gpu, p->dtype.peak, err));
     if (strcmp(a->kv_cache_dtype, "auto") != 0 && !dev_kv_type_find(a->kv_cache_dtype, &p->kv_type))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
@@ -148,9 +145,9 @@ static ridge_status make(const plan_args *a, plan_report *r, ridge_error *misfit
     plan *p = NULL;
     char *path = NULL;
     *r = (plan_report){.model = a->model};
-    RIDGE_TRY(params_of(a, &r->params, err));
     RIDGE_TRY(shape_path(&path, a->model, err));
-    ridge_status status = plan_open(&p, path, &r->params, err);
+    ridge_status status = params_of(a, path, &r->params, err);
+    if (status == RIDGE_OK) status = plan_open(&p, path, &r->params, err);
     if (status == RIDGE_OK) status = plan_work_out(p, &r->result, err);
     if (status == RIDGE_OK) r->n_operations = plan_operations(p, r->operations);
     if (status == RIDGE_OK && plan_check_fit(p, &r->result, misfit) != RIDGE_OK)

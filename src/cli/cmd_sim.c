@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
-#include "cli/shape_path.h"
+#include "cli/shape_args.h"
 #include "cli/sim_runs.h"
 #include "engine/engine.h"
 #include "plan/machine.h"
@@ -90,14 +90,7 @@ static ridge_status set_machine(sim_args *a, experiment *e, ridge_error *err) {
     RIDGE_TRY(shape_path(&a->path, a->model, err));
     e->model = a->path;
     RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
-    if (strcmp(a->dtype, "auto") == 0)
-        e->file_weights = true;
-    else
-        RIDGE_TRY(plan_dtype_find(&e->dtype, a->dtype, err));
-    if (!isnan(a->weight_bits)) {
-        e->file_weights = false;
-        RIDGE_TRY(cli_real(&e->dtype.bits, "weight-bits", a->weight_bits, 0.1, 64, err));
-    }
+    RIDGE_TRY(shape_dtype(&e->dtype, &e->file_weights, a->path, a->dtype, a->weight_bits, err));
     RIDGE_TRY(check_figures(a, err));
     bool cheapest = a->find != NULL && strcmp(a->find, "cheapest") == 0;
     if (!cheapest) RIDGE_TRY(sim_set_gpu(a, e, a->gpu, strlen(a->gpu), err));
@@ -158,7 +151,7 @@ static ridge_status run(sim_args *a, ridge_error *err) {
 int cmd_sim(int argc, char **argv) {
     sim_args a = {.e = experiment_default(),
                   .kv_cache_dtype = "auto",
-                  .dtype = "bf16",
+                  .dtype = "auto",
                   .profile = "ideal",
                   .router = "least-loaded",
                   .scheduler = "continuous",
@@ -215,8 +208,7 @@ int cmd_sim(int argc, char **argv) {
         {"block-size", CLI_UINT, &a.block_size, "tokens per block of the KV cache (default: 16)"},
         {"profile", CLI_STRING, &a.profile,
          "what of the peaks is reached: ideal (default), or as for ridge plan"},
-        {"dtype", CLI_STRING, &a.dtype,
-         "of weights: bf16 (default), fp8, int8, fp4, mxfp4, int4, f32; auto: as a file has them"},
+        {"dtype", CLI_STRING, &a.dtype, SHAPE_DTYPE_HELP},
         {"weight-bits", CLI_DOUBLE, &a.weight_bits, "of each weight, in place of dtype's"},
         {"kv-cache-dtype", CLI_STRING, &a.kv_cache_dtype,
          "the KV cache's type: auto (f16), f16, f32, q8_0, fp8, fp6"},

@@ -57,7 +57,9 @@ static void explain_model(workings *w, const plan_report *r) {
     line = add(w, "weights", "parameters x bits / 8");
     WORKING(line, "%.0f x %.4g / 8", x->parameters, 8 * x->weight_bytes / x->parameters);
     VALUE(line, "%.4g GB", x->weight_bytes / 1e9);
-    SOURCE(line, "weights: %s", x->weights);
+    const char *note = r->params.dtype.note;
+    SOURCE(line, "weights: %s%s%s%s", x->weights, note != NULL ? " " : "", note != NULL ? note : "",
+           note != NULL ? "; bits: the mean" : "");
 }
 
 static void explain_cache(workings *w, const plan_report *r) {
@@ -163,7 +165,9 @@ static workings explain(const plan_report *r) {
 static void difference(buf *b, const plan_report *r) {
     const model_config *c = &r->result.config;
     const plan_count *d = &r->result.decode;
-    double table = (double)c->n_vocab * c->n_embd * r->result.weight_bytes / r->result.parameters;
+    double mean = 8 * r->result.weight_bytes / r->result.parameters;
+    double bits = r->params.file_weights ? mean : r->params.dtype.table_bits;
+    double table = (double)c->n_vocab * c->n_embd * bits / 8;
     if (c->tied)
         buf_printf(b,
                    "weights: the embedding table (%u x %u) is the head, too: it is read whole, and "

@@ -75,6 +75,7 @@ static void model_json(buf *b, const plan_report *r) {
     field(b, "weight_bytes", r->result.weight_bytes);
     field(b, "kv_bytes_per_token", r->result.kv_bytes_per_token);
     text_field(b, "dtype", r->result.weights);
+    if (r->params.dtype.note != NULL) text_field(b, "dtype_note", r->params.dtype.note);
     text_field(b, "kv_cache_dtype", dev_kv_type_name(r->params.kv_type));
     buf_puts(b, "},\"gpu\":{");
     text_field(b, "name", r->params.gpu.name);
@@ -208,8 +209,10 @@ static void head_text(buf *b, const plan_report *r) {
     char t[3][32];
     char count[32] = "";
     if (x->n_gpus > 1) snprintf(count, sizeof count, "%.0f x ", x->n_gpus);
-    buf_printf(b, "%s on %s%s, weights %s, cache %s\n\n", r->model, count, r->params.gpu.title,
-               strcmp(r->result.weights, "file") == 0 ? "as in the file" : r->result.weights,
+    const char *note = r->params.dtype.note;
+    buf_printf(b, "%s on %s%s, weights %s%s%s%s, cache %s\n\n", r->model, count,
+               r->params.gpu.title, r->params.file_weights ? "as in the file" : x->weights,
+               note != NULL ? " (" : "", note != NULL ? note : "", note != NULL ? ")" : "",
                dev_kv_type_name(r->params.kv_type));
     buf_printf(b, "  parameters      %s", amount(t[0], x->parameters, ""));
     if (x->active_parameters < x->parameters)

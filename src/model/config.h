@@ -36,6 +36,15 @@ typedef struct {
     bool neox;                               /* pairs (i, i + n_rot/2); else (2i, 2i + 1) */
 } model_rope;
 
+/* How the weights were published, where that is neither 16 nor 32 bits; the embedding table, the
+ * head and norms are bf16 in any case. */
+typedef enum {
+    MODEL_PUBLISHED_16,
+    MODEL_PUBLISHED_FP8,   /* matrices of 8 bits, with a scale for 128 x 128 (DeepSeek-V3) */
+    MODEL_PUBLISHED_MXFP4, /* the experts' matrices, all else bf16 (gpt-oss) */
+    MODEL_PUBLISHED_OTHER, /* quantized in a way that is not known here */
+} model_published;
+
 /* A feed-forward of many small experts, of which each token takes some. */
 typedef struct {
     uint32_t n_experts, top_k, n_ff; /* n_experts 0: every layer is dense */
@@ -93,7 +102,8 @@ typedef struct {
     bool sinks;      /* a learned logit per head that takes part in the softmax (gpt-oss) */
     model_moe moe;
     model_latent latent;
-    model_split split; /* what it is a part of */
+    model_published published; /* of a config.json; files say it of each tensor */
+    model_split split;         /* what it is a part of */
 } model_config;
 
 uint32_t model_experts_here(const model_config *c); /* of one rank, copies included */

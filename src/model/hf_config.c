@@ -105,6 +105,24 @@ static void read_windows(reader *r, model_config *c, uint32_t window, uint32_t e
     if (find(r, "layer_types") != NULL) read_layer_types(r, find(r, "layer_types"), c);
 }
 
+/* Precision -------------------------------------------------------------------------------------
+ */
+
+/* quantization_config: modules_to_not_convert is taken to be what each method leaves by default. */
+static void read_published(reader *r, const json_t *root, model_config *c) {
+    const json_t *q = json_object_get(root, "quantization_config"); /* never within text_config */
+    if (q == NULL || json_is_null(q)) return;
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    if (method == NULL)
+        fail(r, RIDGE_EFORMAT, "quantization_config", "must be an object with a quant_method");
+    else if (strcmp(method, "fp8") == 0)
+        c->published = MODEL_PUBLISHED_FP8;
+    else if (strcmp(method, "mxfp4") == 0)
+        c->published = MODEL_PUBLISHED_MXFP4;
+    else
+        c->published = MODEL_PUBLISHED_OTHER;
+}
+
 /* Families --------------------------------------------------------------------------------------
  */
 
@@ -314,6 +332,7 @@ static ridge_status read_root(model_config *out, const json_t *root, ridge_error
     read_shape(&r, &c);
     c.tied = boolean_or(&r, "tie_word_embeddings", f->tied);
     if (r.status == RIDGE_OK) f->read(&r, &c);
+    if (r.status == RIDGE_OK) read_published(&r, root, &c);
     if (r.status == RIDGE_OK) *out = c;
     return r.status;
 }

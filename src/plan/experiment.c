@@ -33,10 +33,11 @@ static ridge_status open_machine(machine **out, const experiment *e, const model
                                  sched_params *s, ridge_error *err) {
     machine_params p = {.model = e->model,
                         .count = plan_counting(&e->gpu, &e->dtype, &e->profile, e->n_node),
+                        .dtype = e->dtype,
+                        .file_weights = e->file_weights,
                         .memory_bytes = e->gpu.memory_bytes * e->memory_share,
                         .split = *split,
                         .kv_type = e->kv_type};
-    p.count.weight_bits = e->file_weights ? 0 : e->dtype.bits;
     p.count.expert_imbalance = e->expert_imbalance;
     return machine_open(out, &p, s, err);
 }

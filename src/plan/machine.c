@@ -61,32 +61,34 @@ static ridge_status open_device(machine *m, double bits, ridge_error *err) {
     return device_count_create(&m->dev, &count, err);
 }
 
-/* In place of the whole; weights from a file have the mean of its bits. */
-static ridge_status open_part(machine *m, double bits, ridge_error *err) {
+/* In place of the whole. */
+static ridge_status open_part(machine *m, const plan_dtype *dtype, ridge_error *err) {
     model_config part;
     RIDGE_TRY(model_config_split(&part, &m->opened.model->config, &m->params.split, err));
     plan_model_close(&m->opened);
     m->dev->vtable->destroy(m->dev);
     m->dev = NULL;
-    RIDGE_TRY(open_device(m, bits, err));
-    return model_open_shape(&m->opened.model, &part, m->dev, err);
+    RIDGE_TRY(open_device(m, dtype->bits, err));
+    RIDGE_TRY(model_open_shape(&m->opened.model, &part, m->dev, err));
+    m->weight_bytes = plan_dtype_apply(dtype, m->opened.model);
+    return RIDGE_OK;
 }
 
+/* A part of a file has the mean of its bits. */
 static ridge_status open_model(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
-    double bits = p->count.weight_bits;
-    RIDGE_TRY(open_device(m, bits, err));
+    plan_dtype dtype = p->dtype;
+    RIDGE_TRY(open_device(m, p->file_weights ? 0 : dtype.bits, err));
     RIDGE_TRY(plan_model_open(&m->opened, p->model, m->dev, err));
     const model *whole = m->opened.model;
     cache_size_groups(&m->layout, s, whole);
     m->kv_token_bytes = (double)cache_size_token_bytes(&m->layout);
-    double bytes = bits > 0 ? (double)whole->n_parameters * bits / 8 : (double)whole->weight_bytes;
-    double each = bytes / (double)whole->n_parameters;
-    m->weight_bytes = bytes;
+    m->weight_bytes =
+        p->file_weights ? (double)whole->weight_bytes : plan_dtype_apply(&dtype, whole);
     if (plan_n_gpus(&p->split) == 1) return RIDGE_OK;
-    RIDGE_TRY(open_part(m, 8 * each, err));
-    m->weight_bytes = each * (double)m->opened.model->n_parameters;
-    return RIDGE_OK;
+    if (p->file_weights)
+        plan_dtype_set_bits(&dtype, 8 * m->weight_bytes / (double)whole->n_parameters);
+    return open_part(m, &dtype, err);
 }
 
 /* Operations [begin, end) of the program. */

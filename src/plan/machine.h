@@ -21,7 +21,9 @@ typedef struct machine machine;
 
 typedef struct {
     const char *model;   /* as plan_model_open takes it (plan/models.h) */
-    count_params count;  /* one GPU; its profile is copied */
+    count_params count;  /* one GPU; its profile is copied, the bits are those of */
+    plan_dtype dtype;    /* which is of no account where */
+    bool file_weights;   /* the model is a file, with bits of its own */
     double memory_bytes; /* of one GPU, as far as it is used */
     model_split split;   /* up to MACHINE_MAX_TENSOR, MACHINE_MAX_EXPERT, SIM_MAX_STAGES */
     dev_kv_type kv_type;

@@ -90,23 +90,25 @@ static ridge_status read_folder(model_config *out, const char *folder, ridge_err
     return status;
 }
 
+ridge_status plan_model_config(model_config *out, bool *file, const char *name, ridge_error *err) {
+    struct stat st;
+    *file = false;
+    if (stat(name, &st) != 0) return plan_model_find(out, name, err);
+    if (S_ISDIR(st.st_mode)) return read_folder(out, name, err);
+    if (ends_with(name, ".json")) return read_config(out, name, err);
+    *file = true;
+    return RIDGE_OK;
+}
+
 ridge_status plan_model_open(plan_model *out, const char *name, device *dev, ridge_error *err) {
     plan_model m = {0};
     model_config config;
-    struct stat st;
-    ridge_status status;
-    if (stat(name, &st) != 0) {
-        status = plan_model_find(&config, name, err);
-    } else if (S_ISDIR(st.st_mode)) {
-        status = read_folder(&config, name, err);
-    } else if (ends_with(name, ".json")) {
-        status = read_config(&config, name, err);
-    } else {
-        status = gguf_open(&m.file, name, err);
-        if (status == RIDGE_OK) status = model_open(&m.model, m.file, dev, NULL, err);
-    }
-    if (status == RIDGE_OK && m.file == NULL)
-        status = model_open_shape(&m.model, &config, dev, err);
+    bool file;
+    ridge_status status = plan_model_config(&config, &file, name, err);
+    if (status == RIDGE_OK && file) status = gguf_open(&m.file, name, err);
+    if (status == RIDGE_OK)
+        status = file ? model_open(&m.model, m.file, dev, NULL, err)
+                      : model_open_shape(&m.model, &config, dev, err);
     if (status != RIDGE_OK) {
         plan_model_close(&m);
         return status;

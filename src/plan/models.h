@@ -12,6 +12,10 @@ typedef struct {
     gguf *file; /* NULL: a shape */
 } plan_model;
 
+/* The shape that a name, a config.json or a folder says. *file: it is a .gguf file, and *out is
+ * untouched. */
+ridge_status plan_model_config(model_config *out, bool *file, const char *name,
+                               ridge_error *err) RIDGE_CHECKED;
 ridge_status plan_model_open(plan_model *out, const char *name, device *dev,
                              ridge_error *err) RIDGE_CHECKED;
 void plan_model_close(plan_model *m);

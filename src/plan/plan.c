@@ -12,9 +12,10 @@ struct plan {
     plan_params params;
     /* of the whole model */
     model_config config;
-    bool from_file; /* its weights are as their file has them */
-    double parameters, idle_parameters, bits;
+    double parameters, idle_parameters, weight_bytes;
+    plan_dtype dtype; /* of a file: the mean of its bits */
     /* what one rank has of it */
+    double part_bytes;
     device *dev;
     model *part;
     gguf *file; /* NULL: a shape */
@@ -24,34 +25,15 @@ struct plan {
     dev_seq *seqs; /* [PLAN_MAX_BATCH] */
 };
 
-/* Bits with their scales: MXFP4 has one of 8 bits for 32 values (OCP, 2023), NVFP4 for 16, int4 as
- * GPTQ and AWQ have it one of 16 bits, and a zero, for 128. */
-static const plan_dtype dtypes[] = {
-    {"bf16", 16, PEAK_16},    {"f16", 16, PEAK_16},    {"f32", 32, PEAK_F32},
-    {"fp8", 8, PEAK_FP8},     {"int8", 8, PEAK_INT8},  {"fp4", 4.5, PEAK_FP4},
-    {"mxfp4", 4.25, PEAK_16}, {"int4", 4.16, PEAK_16},
-};
-#define N_DTYPES (sizeof dtypes / sizeof *dtypes)
-
-ridge_status plan_dtype_find(plan_dtype *out, const char *name, ridge_error *err) {
-    for (size_t i = 0; i < N_DTYPES; i++)
-        if (strcmp(dtypes[i].name, name) == 0) {
-            *out = dtypes[i];
-            return RIDGE_OK;
-        }
-    return RIDGE_FAIL(err, RIDGE_ENOTFOUND,
-                      "type '%.40s' is not known; known are bf16, f16, f32, fp8, int8, fp4, mxfp4, "
-                      "int4",
-                      name);
-}
-
 plan_params plan_params_default(void) {
-    return (plan_params){.profile = efficiency_ideal(),
-                         .dtype = dtypes[0],
-                         .kv_type = DEV_KV_F16,
-                         .n_node = PLAN_NODE,
-                         .batch = 1,
-                         .prompt = 1000};
+    plan_params p = {.profile = efficiency_ideal(),
+                     .kv_type = DEV_KV_F16,
+                     .n_node = PLAN_NODE,
+                     .batch = 1,
+                     .prompt = 1000};
+    ridge_status status = plan_dtype_find(&p.dtype, "bf16", NULL);
+    ridge_assert(status == RIDGE_OK);
+    return p;
 }
 
 double plan_n_gpus(const model_split *s) {
@@ -96,16 +78,19 @@ static ridge_status open_device(plan *p, double bits, ridge_error *err) {
 
 static ridge_status open_whole(plan *p, const char *name, ridge_error *err) {
     plan_model opened = {0};
-    RIDGE_TRY(open_device(p, p->params.file_weights ? 0 : p->params.dtype.bits, err));
+    bool as_file = p->params.file_weights;
+    RIDGE_TRY(open_device(p, as_file ? 0 : p->params.dtype.bits, err));
     RIDGE_TRY(plan_model_open(&opened, name, p->dev, err));
     p->part = opened.model;
     p->file = opened.file;
     p->config = p->part->config;
-    p->from_file = p->params.file_weights && p->file != NULL;
     p->parameters = (double)p->part->n_parameters;
     p->idle_parameters = (double)p->part->n_idle_parameters;
-    p->bits =
-        p->from_file ? 8 * (double)p->part->weight_bytes / p->parameters : p->params.dtype.bits;
+    p->dtype = p->params.dtype;
+    p->weight_bytes =
+        as_file ? (double)p->part->weight_bytes : plan_dtype_apply(&p->dtype, p->part);
+    if (as_file) plan_dtype_set_bits(&p->dtype, 8 * p->weight_bytes / p->parameters);
+    p->part_bytes = p->weight_bytes;
     return RIDGE_OK;
 }
 
@@ -118,8 +103,10 @@ static ridge_status open_part(plan *p, ridge_error *err) {
     p->file = NULL;
     p->dev->vtable->destroy(p->dev);
     p->dev = NULL;
-    RIDGE_TRY(open_device(p, p->bits, err));
-    return model_open_shape(&p->part, &config, p->dev, err);
+    RIDGE_TRY(open_device(p, p->dtype.bits, err));
+    RIDGE_TRY(model_open_shape(&p->part, &config, p->dev, err));
+    p->part_bytes = plan_dtype_apply(&p->dtype, p->part);
+    return RIDGE_OK;
 }
 
 static ridge_status open_cache(plan *p, ridge_error *err) {
@@ -182,13 +169,13 @@ static roof_bound largest(const double bounds[ROOF_N_BOUNDS]) {
 /* n_rows tokens of sequences whose cache has so many bytes, on n GPUs at once. */
 static plan_phase textbook(const plan *p, double n_rows, double kv_bytes, double n_gpus) {
     const model_moe *e = &p->config.moe;
-    double read = p->parameters, idle = p->idle_parameters;
+    double idle = p->idle_parameters, skipped = 0; /* of experts that no row takes */
     if (e->n_experts > e->top_k)
-        read -= idle * (e->n_experts - work_experts_touched(e->n_experts, e->top_k, n_rows)) /
-                (e->n_experts - e->top_k);
+        skipped = idle * (e->n_experts - work_experts_touched(e->n_experts, e->top_k, n_rows)) /
+                  (e->n_experts - e->top_k);
     plan_phase f = {.n_rows = n_rows,
                     .flops = 2 * (p->parameters - idle) * n_rows,
-                    .weight_bytes = read * p->bits / 8,
+                    .weight_bytes = p->weight_bytes - skipped * p->dtype.expert_bits / 8,
                     .kv_bytes = kv_bytes};
     f.compute_s = f.flops / (n_gpus * hardware_flops(&p->params.gpu, p->params.dtype.peak));
     f.memory_s = (f.weight_bytes + f.kv_bytes) / (n_gpus * p->params.gpu.bytes_per_s);
@@ -295,7 +282,8 @@ ridge_status plan_check_fit(const plan *p, const plan_result *r, ridge_error *er
                       "the weights take %.1f GB, %.1f GB are there; they fit on %.0f GPUs (%s%s), "
                       "or here at %.1f bits a weight or fewer",
                       r->deployed_bytes / 1e9, r->memory_bytes / 1e9, n_gpus, gpu, ranks,
-                      p->bits * USABLE * r->memory_bytes / r->deployed_bytes);
+                      8 * p->weight_bytes / p->parameters * USABLE * r->memory_bytes /
+                          r->deployed_bytes);
 }
 
 /* Sequences: as many as any step may have where they have nothing in the cache. */
@@ -324,17 +312,16 @@ static ridge_status find_slo_batch(plan *p, plan_result *r, ridge_error *err) {
 static void sizes(const plan *p, plan_result *r) {
     const plan_params *a = &p->params;
     double n_gpus = plan_n_gpus(&a->split), tensor = at_least_one(a->split.n_tensor);
-    double part = (double)p->part->n_parameters * p->bits / 8;
-    r->weights = p->from_file ? "file" : a->dtype.name;
+    r->weights = a->file_weights ? "file" : a->dtype.name;
     r->parameters = p->parameters;
     r->active_parameters = p->parameters - p->idle_parameters;
-    r->weight_bytes = p->parameters * p->bits / 8;
+    r->weight_bytes = p->weight_bytes;
     r->kv_bytes_per_token = tensor * cache_bytes(p, 1, 1);
     r->sequence_bytes = tensor * cache_bytes(p, 1, a->context);
     r->n_gpus = n_gpus;
     r->memory_bytes = n_gpus * a->gpu.memory_bytes;
     r->deployed_bytes =
-        n_gpus > 1 ? part * n_gpus / at_least_one(a->split.n_stages) : r->weight_bytes;
+        n_gpus > 1 ? p->part_bytes * n_gpus / at_least_one(a->split.n_stages) : r->weight_bytes;
     double left = fmax(0, r->memory_bytes - r->deployed_bytes);
     r->kv_tokens = floor(left / r->kv_bytes_per_token);
     if (r->sequence_bytes > 0) r->users = floor(left / r->sequence_bytes);

@@ -11,6 +11,7 @@
 #define RIDGE_PLAN_PLAN_H
 
 #include "device/count/count.h"
+#include "plan/dtype.h"
 #include "plan/models.h"
 #include "roof/efficiency.h"
 #include "roof/hardware.h"
@@ -20,21 +21,11 @@
 #define PLAN_MAX_ROWS 48
 #define PLAN_NODE 8 /* GPUs of a node, as usually built */
 
-/* How weights are kept and which unit multiplies them. */
-typedef struct {
-    const char *name; /* "bf16" */
-    double bits;      /* of a weight, scales included */
-    hardware_peak peak;
-} plan_dtype;
-
-/* RIDGE_ENOTFOUND: none is called so; the message lists those that are. */
-ridge_status plan_dtype_find(plan_dtype *out, const char *name, ridge_error *err) RIDGE_CHECKED;
-
 typedef struct {
     hardware gpu;
     efficiency_profile profile;
     plan_dtype dtype;
-    bool file_weights; /* weights as their file has them, if they come from one */
+    bool file_weights; /* weights are as their file has them, in place of dtype */
     dev_kv_type kv_type;
     model_split split;               /* over how many GPUs; zeroed: one */
     uint32_t n_node;                 /* GPUs that links join; others are beyond the network */

@@ -145,6 +145,59 @@ def test_types_of_weights(ridge):
     assert p["model"]["weight_bytes"] == 8030261248 * 4.5 / 8 and p["gpu"]["peak_flops"] == 989e12
 
 
+GIB = 2**30
+
+
+@pytest.mark.parametrize("model, dtype, gib", [
+    # arXiv 2508.10925, table 1: checkpoint sizes
+    ("gpt-oss-20b", "mxfp4", 12.8), ("gpt-oss-120b", "mxfp4", 60.8),
+    # 671.03 B parameters, of which table and head (129,280 x 7,168 each) have 16 bits, all else 8
+    ("deepseek-v3", "fp8", (671.03e9 + 2 * 129280 * 7168) / GIB),
+    ("deepseek-r1", "fp8", (671.03e9 + 2 * 129280 * 7168) / GIB),
+    ("deepseek-v2", "bf16", 2 * 235.74e9 / GIB),
+])
+def test_weights_as_published(ridge, model, dtype, gib):
+    p = plan(ridge, model, "b200")["model"]
+    assert p["dtype"] == dtype and p["weight_bytes"] / GIB == near(gib, 0.004)
+    assert ("as published" in p.get("dtype_note", "")) == (dtype != "bf16")
+    whole = plan(ridge, model, "b200", "--dtype", "bf16")["model"]
+    assert whole["weight_bytes"] == 2 * whole["parameters"] and "dtype_note" not in whole
+
+
+def test_experts_in_4_bits_among_others_in_16(ridge):
+    """gpt-oss-20b by hand: of 24 layers with 32 experts of 3 x 2,880 x 2,880, one token takes 4, on any number of
+    GPUs; attention, router, table and head have 16 bits."""
+    experts = 24 * 32 * 3 * 2880 * 2880
+    one = plan(ridge, "gpt-oss-20b", "h100")
+    rest = one["model"]["parameters"] - experts
+    assert one["model"]["weight_bytes"] == near(experts * 4.25 / 8 + rest * 2, 1e-6)
+    assert one["decode"]["weight_bytes_read"] == near(experts / 8 * 4.25 / 8 + rest * 2, 1e-3)
+    counted = one["counted"]["decode"]["weight_bytes_read"]
+    idle_biases = 24 * 28 * 3 * 2880
+    assert counted == near(experts / 8 * 4.25 / 8 + (rest - idle_biases - 201088 * 2880) * 2, 1e-3)
+    assert one["gpu"]["peak_flops"] == 989e12  # multiplied in 16 bits
+    two = plan(ridge, "gpt-oss-20b", "h100", "--tensor-parallel-size", 2)
+    assert two["counted"]["decode"]["weight_bytes_read"] == near(counted / 2, 5e-3)
+    assert two["fit"]["weight_bytes"] == near(one["fit"]["weight_bytes"], 5e-3)
+    text = ridge.text("plan", "--model", "gpt-oss-20b", "--gpu", "h100", "--explain")
+    assert "weights mxfp4 (as published: experts; all else bf16)" in text
+    assert "201088 x 2880, 1.158 GB" in text
+
+
+def test_a_config_says_its_precision(ridge, tmp_path):
+    path = tmp_path / "config.json"
+    for method, bits in (("fp8", 8), ("mxfp4", 16)):  # there are no experts
+        path.write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": method}}))
+        m = plan(ridge, path, "h100")["model"]
+        tables = 2 * 32000 * 4096
+        assert m["dtype"] == method
+        assert m["weight_bytes"] == near(tables * 2 + (m["parameters"] - tables) * bits / 8, 1e-9)
+    path.write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}}))
+    done = ridge("plan", "--model", path, "--gpu", "h100", status=1)
+    assert "--dtype or --weight-bits" in done.stderr.decode()
+    assert plan(ridge, path, "h100", "--dtype", "int4")["model"]["dtype"] == "int4"
+
+
 def test_largest_batch_and_cost(ridge):
     """Textbook by hand: (15.01 GB + n * 4096 * 131072 B) / 3.35 TB/s <= 20 ms gives n = 96."""
     p = plan(ridge, "llama-3.1-8b", "h100", "--context", 4096, "--slo-tpot", 20, "--price-per-hour", 3.6, "--batch", 64)

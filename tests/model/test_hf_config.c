@@ -1,6 +1,7 @@
 /* model/hf_config: config.json to shapes; each wrong value named; what the classes of transformers
  * have where files say nothing. */
 #include "unit.h"
+#include <stdio.h>
 #include <string.h>
 
 #include "model/hf_config.h"
@@ -114,6 +115,31 @@ static void test_experts(void **state) {
     "{\"model_type\": \"deepseek_v2\", " LLAMA ", \"kv_lora_rank\": 32, "                          \
     "\"qk_nope_head_dim\": 8, \"v_head_dim\": 8, \"qk_rope_head_dim\": " #n_rope
 
+static void test_how_weights_were_published(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        model_published published;
+    } cases[] = {
+        {"", MODEL_PUBLISHED_16},
+        {", \"quantization_config\": null", MODEL_PUBLISHED_16},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\"}",
+         MODEL_PUBLISHED_FP8},
+        {", \"quantization_config\": {\"quant_method\": \"mxfp4\"}", MODEL_PUBLISHED_MXFP4},
+        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}",
+         MODEL_PUBLISHED_OTHER},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[400];
+        snprintf(json, sizeof json, "{\"model_type\": \"llama\", " LLAMA "%s}", cases[i].json);
+        assert_int_equal(read_ok(json).published, cases[i].published);
+        snprintf(json, sizeof json,
+                 "{\"text_config\": {\"model_type\": \"gemma3_text\", " LLAMA "}%s}",
+                 cases[i].json);
+        assert_int_equal(read_ok(json).published, cases[i].published);
+    }
+}
+
 static void test_refusals(void **state) {
     (void)state;
     static const struct {
@@ -158,6 +184,8 @@ static void test_refusals(void **state) {
          "n_shared_experts", "is 4096: of 1048576 rows each at most 256", RIDGE_EFORMAT},
         {"{\"model_type\": \"qwen3_moe\", " LLAMA ", \"decoder_sparse_step\": 2}",
          "decoder_sparse_step", "dense layers", RIDGE_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", " LLAMA ", \"quantization_config\": \"fp8\"}",
+         "quantization_config", "an object with a quant_method", RIDGE_EFORMAT},
         {"{\"model_type\": \"llama\", \"model_type\": \"llama\"}", "", "duplicate", RIDGE_EFORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -178,8 +206,11 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),    cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_text_of_a_model_with_images),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_text_of_a_model_with_images),
+        cmocka_unit_test(test_how_weights_were_published),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

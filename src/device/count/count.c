@@ -339,6 +339,11 @@ static void count_account(const device *d, dev_account *out) {
     *out = ((const count_device *)d)->account;
 }
 
+double device_count_set_bits(const dev_weight *w, double bits) {
+    ((dev_weight *)w)->row_bytes = w->cols * bits / 8; /* lent to the model, but the device's own */
+    return (double)w->rows * w->cols;
+}
+
 uint32_t device_count_kinds(const dev_compiled *c) {
     uint32_t kinds = 0;
     for (size_t i = 0; i < c->n_kinds; i++) {

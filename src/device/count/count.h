@@ -40,6 +40,10 @@ typedef struct {
 ridge_status device_count_create(device **out, const count_params *p,
                                  ridge_error *err) RIDGE_CHECKED;
 
+/* The values of a matrix have so many bits in programs that are compiled from now on; how many
+ * values those are. */
+double device_count_set_bits(const dev_weight *w, double bits);
+
 /* Whose numbers of a profile a program's steps ask for: bit k is efficiency_kind k. */
 uint32_t device_count_kinds(const dev_compiled *c);
 
