@@ -1,7 +1,8 @@
 /* tests/support/fake_backend: a server_backend that says what it is told, on a thread of its own.
  *
  * Tokens are bytes (ids 0-255), 256 is <eos>, 257 <bos>. Every request is answered with `script`,
- * then <eos>; one token per live request and step, those of a described prompt too. Chats render as "role:content\n" per message.
+ * then <eos>; one token per live request and step, those of a described prompt too. Chats render as
+ * "role:content\n" per message.
  */
 #ifndef RIDGE_TESTS_FAKE_BACKEND_H
 #define RIDGE_TESTS_FAKE_BACKEND_H
