@@ -41,7 +41,9 @@ static char *cache_key(const char *isa, int n_threads, uint64_t working_set) {
     return buf_take(&b);
 }
 
+/* False too for what another version of the loops measured. */
 static bool read_entry(const json_t *entry, machine_peaks *out) {
+    if (json_integer_value(json_object_get(entry, "version")) != PEAKS_VERSION) return false;
     *out = (machine_peaks){
         .read_bytes_per_s = json_number_value(json_object_get(entry, "read_bytes_per_s")),
         .int8_ops_per_s = json_number_value(json_object_get(entry, "int8_ops_per_s")),
@@ -53,9 +55,9 @@ static bool read_entry(const json_t *entry, machine_peaks *out) {
 static void store(const char *path, json_t *cache, const char *key, const machine_peaks *p) {
     newfile f;
     json_object_set_new(cache, key,
-                        json_pack("{s:f, s:f, s:f}", "read_bytes_per_s", p->read_bytes_per_s,
-                                  "int8_ops_per_s", p->int8_ops_per_s, "f32_flops_per_s",
-                                  p->f32_flops_per_s));
+                        json_pack("{s:i, s:f, s:f, s:f}", "version", PEAKS_VERSION,
+                                  "read_bytes_per_s", p->read_bytes_per_s, "int8_ops_per_s",
+                                  p->int8_ops_per_s, "f32_flops_per_s", p->f32_flops_per_s));
     if (newfile_open(&f, path, 0666, NULL) != RIDGE_OK) return;
     if (json_dumpf(cache, f.file, JSON_INDENT(2)) != 0 || newfile_commit(&f, NULL) != RIDGE_OK)
         newfile_abandon(&f);

@@ -217,6 +217,26 @@ def test_peaks_that_cannot_be_stored(ridge, model, tmp_path):
     assert [p.name for p in (tmp_path / "taken").iterdir()] == ["peaks.json"] and not (tmp_path / "absent").exists()
 
 
+def test_peaks_of_another_version_are_measured_again(ridge, model, tmp_path):
+    """What is stored is believed as long as the loops are those that measured it."""
+    store, args = tmp_path / "peaks.json", ("run", model("smollm2-135m"), "hi", "--max-tokens", "2", "--threads", "1")
+
+    def after_a_run(**changes):
+        entry = {**json.loads(store.read_text())[key], **changes}
+        store.write_text(json.dumps({key: {k: v for k, v in entry.items() if v is not None}, "another": {}}))
+        ridge(*args, env={"RIDGE_HOME": str(tmp_path)})
+        stored = json.loads(store.read_text())
+        assert stored.keys() == {key, "another"} and stored[key]["version"] == version
+        return stored[key]["read_bytes_per_s"]
+
+    ridge(*args, env={"RIDGE_HOME": str(tmp_path)})
+    (key, first), = json.loads(store.read_text()).items()
+    version = first["version"]
+    assert after_a_run(read_bytes_per_s=12345.0) == 12345.0
+    for other in (None, version - 1, version + 1, str(version), 0):
+        assert after_a_run(read_bytes_per_s=12345.0, version=other) > 1e6, other
+
+
 def test_threads_are_pinned_where_that_can_be(ridge, model):
     """The process's own mask bounds what can be asked for; nothing is pinned unless asked."""
     own = sorted(os.sched_getaffinity(0))

@@ -12,6 +12,10 @@
 #include "base/error.h"
 #include "roof/roof.h"
 
+/* Of what the loops below measure: raised with every change to it, so that peaks which were kept
+ * from before are measured again. */
+#define PEAKS_VERSION 2
+
 /* isa: that of a path that the machine has. working_set: bytes read in turn by
  * all threads together (a small model may sit in a shared cache, so measure with the model's size).
  */
