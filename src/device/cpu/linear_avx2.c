@@ -160,36 +160,64 @@ INLINE __m256i add16(__m256i sum, __m256i more) {
     return sum;
 }
 
-/* The quants times T tokens of quads [first, first + n) of 16 rows: n quads_in_16_bits at most. */
-INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int first, int n,
+INLINE __m256i add32(__m256i sum, __m256i more) {
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(more));
+    return sum;
+}
+
+/* The quants of 8 rows of one quad, those of 8 bits with their sign. */
+INLINE __m256i weights(form f, const uint8_t *w, int quad, int r) {
+    __m256i v = f.packed ? quants(f.planes, w + r * 32, quad) : load(w + quad * 64 + r * 32);
+    return quads_in_16_bits(f.planes) > 1 ? v : _mm256_xor_si256(v, _mm256_set1_epi8(-128));
+}
+
+INLINE __m256i product(form f, __m256i v, __m256i y) {
+    if (quads_in_16_bits(f.planes) > 1) return _mm256_maddubs_epi16(v, y);
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(y, v));
+}
+
+/* isum, or where the integer sum of half h starts, plus the sums of 16 bits. */
+INLINE __m256i widened(form f, const cpu_xblock *x, int h, bool starts, __m256i isum, __m256i sum) {
+    const bool halves = cpu_has_halves(f.scaling);
+    sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+    if (!starts) return add32(isum, sum);
+    if (cpu_has_min(f.scaling) || quads_in_16_bits(f.planes) == 1) return sum;
+    return add32(minus_zero(f.planes, cpu_half_nsum(x, h, halves)), sum);
+}
+
+/* The quants times T tokens of quads [first, first + n) of 16 rows, n quads_in_16_bits at most,
+ * added to isum. The registers hold 8 sums and what makes them: those of 16 bits go over many
+ * quads; of few, a token's are widened before the next token's begin. */
+INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int h, int first, int n,
                       __m256i isum[TOKENS][2]) {
-    const bool wide = quads_in_16_bits(f.planes) == 1;
-    const __m256i sign = _mm256_set1_epi8(-128);
-    __m256i sum[TOKENS][2];
+    const bool starts = first % (cpu_has_halves(f.scaling) ? 4 : 8) == 0;
+    __m256i v[2][2], sum[TOKENS][2];
+    if (n <= 2) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 2 * n; i++) v[i / 2][i % 2] = weights(f, w, first + i / 2, i % 2);
+#pragma GCC unroll 8
+        for (int i = 0; i < 2 * T; i++) {
+            int t = i / 2, r = i % 2;
+            __m256i s = product(f, v[0][r], four(&x[t], first));
+            if (n == 2) s = add16(s, product(f, v[1][r], four(&x[t], first + 1)));
+            isum[t][r] = widened(f, &x[t], h, starts, isum[t][r], s);
+        }
+        return;
+    }
 #pragma GCC unroll 8
     for (int quad = first; quad < first + n; quad++) {
-        __m256i v[2], centred[2];
-#pragma GCC unroll 2
-        for (int r = 0; r < 2; r++) {
-            v[r] = f.packed ? quants(f.planes, w + r * 32, quad) : load(w + quad * 64 + r * 32);
-            centred[r] = _mm256_xor_si256(v[r], sign);
-            if (wide) v[r] = _mm256_abs_epi8(centred[r]);
-        }
-#pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-            __m256i y = four(&x[t], quad);
-#pragma GCC unroll 2
-            for (int r = 0; r < 2; r++) {
-                __m256i two =
-                    _mm256_maddubs_epi16(v[r], wide ? _mm256_sign_epi8(y, centred[r]) : y);
-                sum[t][r] = quad == first ? two : add16(sum[t][r], two);
-            }
+        v[0][0] = weights(f, w, quad, 0);
+        v[0][1] = weights(f, w, quad, 1);
+#pragma GCC unroll 8
+        for (int i = 0; i < 2 * T; i++) {
+            __m256i two = product(f, v[0][i % 2], four(&x[i / 2], quad));
+            sum[i / 2][i % 2] = quad == first ? two : add16(sum[i / 2][i % 2], two);
         }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * T; i++)
-        isum[i / 2][i % 2] = _mm256_add_epi32(
-            isum[i / 2][i % 2], _mm256_madd_epi16(sum[i / 2][i % 2], _mm256_set1_epi16(1)));
+        isum[i / 2][i % 2] =
+            widened(f, &x[i / 2], h, starts, isum[i / 2][i % 2], sum[i / 2][i % 2]);
 }
 
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
@@ -201,13 +229,9 @@ INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xbl
 #pragma GCC unroll 2
     for (int h = 0; h < 1 + halves; h++) {
         __m256i isum[TOKENS][2];
-#pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-            isum[t][0] = isum[t][1] = min ? _mm256_setzero_si256()
-                                          : minus_zero(f.planes, cpu_half_nsum(&x[t], h, halves));
-        }
 #pragma GCC unroll 8
-        for (int quad = 0; quad < n; quad += step) add_quads(f, w, x, T, h * 4 + quad, step, isum);
+        for (int quad = 0; quad < n; quad += step)
+            add_quads(f, w, x, T, h, h * 4 + quad, step, isum);
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
             const __m256 d = _mm256_set1_ps(x[t].d);
