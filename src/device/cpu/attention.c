@@ -131,13 +131,31 @@ static void score_q8(const cpu_run *r, const dev_op *op, const attention_job *j,
     }
 }
 
+/* The keys of the span that this member most likely takes next: of the same KV head, or the next
+ * one's first. Those of another type than f16 need no asking for. */
+static const void *const *next_keys(const cpu_run *r, const dev_op *op, const attention_job *j,
+                                    uint32_t span, cpu_scratch *s, cpu_kv_span *kv) {
+    uint32_t begin = (span + 1) * CPU_SPAN, head = j->kv_head;
+    if (begin >= j->end) {
+        begin = j->begin;
+        head++;
+    }
+    uint32_t end = (begin / CPU_SPAN + 1) * CPU_SPAN;
+    if (j->n_queries > CPU_WIDEN_QUERIES || r->c->kv->lanes != 16 || head == op->n_kv_heads ||
+        dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer) != DEV_KV_F16)
+        return NULL;
+    cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], head, begin,
+                end < j->end ? end : j->end, false, s->k, s->v, s->scales, kv);
+    return kv->k;
+}
+
 /* Makes the partials of every query of the job: m, l [n_queries] and s->partial. */
 static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
                         const float *q, size_t ldq, cpu_scratch *s, float *m, float *l) {
     uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
     uint32_t begin = j->begin > base ? j->begin : base;
     uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
-    cpu_kv_span kv;
+    cpu_kv_span kv, next = {0};
     cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
                 end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, s->scales, &kv);
     bool q8 = is_q8(r, op);
@@ -153,6 +171,7 @@ static void attend_span(const cpu_run *r, const dev_op *op, const attention_job 
     }
     r->k->attend(&(cpu_span_args){.k = q8 ? NULL : kv.k,
                                   .v = kv.v,
+                                  .next = next_keys(r, op, j, span, s, &next),
                                   .type = kv.type,
                                   .scales = kv.scales,
                                   .head_dim = op->head_dim,

@@ -141,6 +141,7 @@ typedef struct {
 typedef struct {
     /* of each 16 tokens: keys [head_dim][16], values [16][head_dim] */
     const void *const *k, *const *v; /* [CPU_SPAN / 16]; k NULL: the scores are there already */
+    const void *const *next;         /* keys that will be asked for after these; NULL: unknown */
     dev_kv_type type;                /* of both */
     const float *const *scales;      /* q8_0: of v, of each 16 tokens [16][head_dim / 32] */
     uint32_t head_dim, n;

@@ -9,9 +9,9 @@
 #include "device/cpu/vec_x86.h"
 
 #define V_LANES 8
-#define V_QUERIES 4
-#define V_GROUPS(q) ((q) < V_QUERIES ? 2 : 1)
-#define V_COLUMNS(q) ((q) < V_QUERIES ? 4 : 2)
+#define V_QUERIES 6
+#define V_GROUPS(q) ((q) < 4 ? 2 : 1)
+#define V_COLUMNS(q) ((q) < 4 ? 4 : 2)
 #define V_FETCH 1
 #define V_FGEMM 4
 typedef __m256 vf;
