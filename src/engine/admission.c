@@ -14,23 +14,27 @@ void admission_init(admission *a, const engine *e) {
     const engine_params *p = &e->params;
     a->target_s = p->slo_ttft_s;
     a->shed = p->shed;
+    a->cache = sched_cache(e->sched);
     a->machine = (backlog_machine){.shape = &sched_cost(e->sched)->shape,
                                    .max_num_batched_tokens = p->max_num_batched_tokens,
                                    .tpot_s = p->slo_tpot_s};
 }
 
-/* The further choices of a prompt find it cached by the first. */
 static bool is_sibling(const request *q) {
     return q->given.sampling.choice > 0;
 }
 
+/* The further choices of a prompt find it cached by the first. */
+static uint32_t n_cached(const admission *a, const request *q) {
+    uint32_t most = q->seq.n_prompt - 1;
+    if (q->seq.no_match) return 0;
+    return is_sibling(q) ? most : kv_cache_known(a->cache, q->seq.salt, q->seq.tokens, most);
+}
+
 static admission_sum sum_of(const admission *a, const request *q) {
     backlog_class c = {0};
-    uint32_t n = q->seq.n_prompt;
-    if (is_sibling(q))
-        backlog_class_add(&c, a->machine.shape, n - 1, 1);
-    else
-        backlog_class_add(&c, a->machine.shape, 0, n);
+    uint32_t first = q->seq.n_expected;
+    backlog_class_add(&c, a->machine.shape, first, q->seq.n_prompt - first);
     return (admission_sum){1, (uint64_t)c.n_tokens, (uint64_t)c.attention_ops};
 }
 
@@ -103,19 +107,20 @@ static ridge_status refuse(admission *a, const request *q, double n_tokens, uint
         err->retry_after_s = (uint32_t)fmin(fmax(ceil(late_s), 1), LONGEST_RETRY_S);
     return RIDGE_FAIL(err, RIDGE_EBUSY,
                       "the first token would come after about %.2f s, the target is %.2f s: "
-                      "%.0f tokens of other prompts are to be computed before the %u of this one, "
-                      "%u sequences run, %u wait",
-                      q->predicted_ttft_s, a->target_s, n_tokens, q->seq.n_prompt, n_running,
-                      n_waiting);
+                      "%.0f tokens of other prompts are to be computed before the %u of this one "
+                      "(%u more are cached), %u sequences run, %u wait",
+                      q->predicted_ttft_s, a->target_s, n_tokens,
+                      q->seq.n_prompt - q->seq.n_expected, q->seq.n_expected, n_running, n_waiting);
 }
 
 ridge_status admission_check(admission *a, request *q, double now_s, ridge_error *err) {
     if (a->target_s == 0) return RIDGE_OK;
     admission_view v;
+    q->seq.n_expected = n_cached(a, q);
     read_view(a, &v);
     add_accepted(a, &v);
-    double predicted =
-        backlog_first_token_s(&v.backlog, &a->machine, q->seq.priority, q->seq.n_prompt);
+    double predicted = backlog_first_token_s(&v.backlog, &a->machine, q->seq.priority,
+                                             q->seq.n_prompt, q->seq.n_expected);
     double n_tokens;
     uint32_t n_waiting;
     count_before(&v.backlog, q->seq.priority, &n_tokens, &n_waiting);

@@ -1,10 +1,10 @@
 /* engine/admission: when would a new request have its first token, and is that soon enough?
  *
  * With a target (engine_params.slo_ttft_s) the engine's thread publishes a summary of its work
- * (sched/backlog.h) whenever it has planned a step; who submits predicts from a copy of it and
- * from what has been accepted since, on his own thread. With `shed`, a request predicted past the
- * target is refused (RIDGE_EBUSY). An idle engine takes any request: there is nobody to wait for,
- * and only what runs corrects a prediction that is too dark.
+ * (sched/backlog.h) whenever it has planned a step; who submits predicts from a copy of it, from
+ * what has been accepted since, and from what is cached of the prompt, on his own thread. With
+ * `shed`, a request predicted past the target is refused (RIDGE_EBUSY). An idle engine takes any
+ * request: there is nobody to wait for, and only what runs corrects a prediction that is too dark.
  *
  * The summary is guarded by a counter that is odd while it is written (a sequence lock): nobody
  * waits for a lock, readers read again. Without a target nothing is published and nothing asked.
@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     double target_s; /* 0: none, and nothing below is used */
     bool shed;
+    const kv_cache *cache; /* for kv_cache_known alone */
     backlog_machine machine;
     admission_sum taken[BACKLOG_CLASSES]; /* the engine's thread's */
     /* shared */
@@ -46,7 +47,7 @@ void admission_init(admission *a, const engine *e);
 void admission_take(admission *a, const request *q);
 void admission_publish(admission *a, const engine *e, double now_s);
 
-/* Any thread. Sets q->predicted_ttft_s; RIDGE_EBUSY with the numbers: refused. */
+/* Any thread. Sets q->predicted_ttft_s, seq.n_expected; RIDGE_EBUSY with the numbers: refused. */
 ridge_status admission_check(admission *a, request *q, double now_s,
                              ridge_error *err) RIDGE_CHECKED;
 /* q is handed to the engine, who cannot have taken it yet. */

@@ -162,6 +162,10 @@ kv_match kv_cache_find(const kv_cache *c, uint64_t salt, const int32_t *tokens, 
     return m;
 }
 
+uint32_t kv_cache_known(const kv_cache *c, uint64_t salt, const int32_t *tokens, uint32_t n_most) {
+    return c->tree != NULL ? kv_prefix_known(c->tree, salt, tokens, n_most) : 0;
+}
+
 uint32_t kv_cache_nearest(const kv_match *m, const int32_t *tokens, uint32_t n, int32_t *out,
                           uint32_t max) {
     uint32_t n_out = 0, common;

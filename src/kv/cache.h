@@ -14,7 +14,7 @@
  * Group 0 is treated as full even if it has a window, when no other group is.
  *
  * Pure bookkeeping: the copies it asks for are made by who owns the device, before the next
- * forward, in their order. No allocation after creation. One thread.
+ * forward, in their order. No allocation after creation. One thread, but for kv_cache_known.
  */
 #ifndef RIDGE_KV_CACHE_H
 #define RIDGE_KV_CACHE_H
@@ -64,6 +64,8 @@ void kv_cache_destroy(kv_cache *c); /* NULL allowed */
 
 /* Looks up at most n_most of the tokens; changes nothing. */
 kv_match kv_cache_find(const kv_cache *c, uint64_t salt, const int32_t *tokens, uint32_t n_most);
+/* Any thread: about how many of the tokens a find would give, of a moment ago (summary.h). */
+uint32_t kv_cache_known(const kv_cache *c, uint64_t salt, const int32_t *tokens, uint32_t n_most);
 /* Gives an empty sequence what was found, and blocks for n_tokens in full groups, if after that
  * `spare` more could be had in each of those: else false and no change. (A copy of a partial block
  * needs the room of two: a second try may be a find of at most n_full blocks' tokens.) Between find

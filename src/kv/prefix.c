@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kv/summary.h"
 
 #define SALT_TOKENS 2 /* a root's place among its siblings: the salt as two tokens */
 
@@ -14,6 +15,7 @@ struct kv_prefix {
     kv_node **free;  /* [n_nodes]; free[0, n_free): used before */
     int32_t *tokens; /* [n_nodes][room] */
     kv_node top;     /* its children are the roots */
+    kv_summary *summary;
     uint32_t random;
 };
 
@@ -30,6 +32,7 @@ ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_
     if (mem_mul(n_nodes, t->room, &n_tokens)) t->tokens = mem_zalloc(n_tokens, sizeof *t->tokens);
     if (t->nodes == NULL || t->free == NULL || t->tokens == NULL) goto fail;
     t->n_nodes = n_nodes;
+    if (kv_summary_create(&t->summary, n_nodes, NULL) != RIDGE_OK) goto fail;
     *out = t;
     return RIDGE_OK;
 fail:
@@ -39,6 +42,7 @@ fail:
 
 void kv_prefix_destroy(kv_prefix *t) {
     if (t == NULL) return;
+    kv_summary_destroy(t->summary);
     mem_free(t->nodes);
     mem_free(t->free);
     mem_free(t->tokens);
@@ -112,9 +116,18 @@ static kv_node *insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uin
     return node;
 }
 
+/* A node that has become full. */
+static void enter_summary(kv_prefix *t, kv_node *node) {
+    if (node->n_tokens < t->block_size) return;
+    node->hash = kv_summary_hash(node->parent->hash, node->tokens, node->n_tokens);
+    kv_summary_add(t->summary, node->hash);
+}
+
 kv_node *kv_prefix_insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uint32_t n) {
     ridge_assert(n >= 1 && n <= t->block_size);
-    return insert(t, parent, tokens, n);
+    kv_node *node = insert(t, parent, tokens, n);
+    if (node != NULL) enter_summary(t, node);
+    return node;
 }
 
 kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make) {
@@ -122,12 +135,14 @@ kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make) {
     uint32_t common;
     kv_node *root = kv_prefix_nearest(&t->top, key, SALT_TOKENS, &common);
     if (root != NULL && common == SALT_TOKENS) return root;
-    return make ? insert(t, &t->top, key, SALT_TOKENS) : NULL;
+    root = make ? insert(t, &t->top, key, SALT_TOKENS) : NULL;
+    if (root != NULL) root->hash = salt;
+    return root;
 }
 
 uint64_t kv_prefix_salt(const kv_node *node) {
     while (node->parent->parent != NULL) node = node->parent;
-    return (uint32_t)node->tokens[0] | (uint64_t)(uint32_t)node->tokens[1] << 32;
+    return node->hash;
 }
 
 /* It is next to the place where the tokens themselves would stand, before or after. */
@@ -157,6 +172,7 @@ void kv_prefix_extend(kv_prefix *t, kv_node *node, const int32_t *tokens, uint32
     memcpy(t->tokens + (size_t)(node - t->nodes) * t->room, tokens, n * sizeof *tokens);
     node->n_tokens = n;
     link_in(node);
+    enter_summary(t, node);
 }
 
 static bool is_hollow(const kv_node *node) {
@@ -170,12 +186,17 @@ void kv_prefix_remove(kv_prefix *t, kv_node *node) {
     ridge_assert(node->children == NULL && node->n_users == 0);
     kv_node *parent = node->parent;
     link_out(node);
+    if (parent != &t->top) kv_summary_remove(t->summary, node->hash);
     t->free[t->n_free++] = node;
     if (parent != &t->top) kv_prefix_prune(t, parent);
 }
 
 void kv_prefix_prune(kv_prefix *t, kv_node *node) {
     if (is_hollow(node)) kv_prefix_remove(t, node);
+}
+
+uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *tokens, uint32_t n) {
+    return kv_summary_find(t->summary, salt, tokens, n, t->block_size);
 }
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t) {

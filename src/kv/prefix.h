@@ -8,7 +8,8 @@
  *
  * The radix tree of SGLang's RadixAttention (Zheng et al., 2023), cut at block borders as vLLM's
  * automatic prefix caching cuts its hashes. Pure: it neither holds nor frees blocks, cache.h does.
- * All memory is taken at the start, and touched when it is first used. One thread.
+ * All memory is taken at the start, and touched when it is first used. One thread, but for
+ * kv_prefix_known.
  */
 #ifndef RIDGE_KV_PREFIX_H
 #define RIDGE_KV_PREFIX_H
@@ -33,6 +34,7 @@ struct kv_node {
     /* the tree's: the children as a treap, left and right among siblings */
     kv_node *children, *left, *right;
     uint32_t priority;
+    uint64_t hash; /* of a full one: summary.h's; of a root: the salt */
 };
 
 ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size,
@@ -57,6 +59,9 @@ void kv_prefix_remove(kv_prefix *t, kv_node *node);
 /* The same of a node that may still be of use: only if it has neither children, blocks nor users.
  */
 void kv_prefix_prune(kv_prefix *t, kv_node *node);
+
+/* Any thread: about so many of tokens [n] are a known prefix, in whole blocks (summary.h). */
+uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *tokens, uint32_t n);
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t); /* in use */
 /* Calls fn for every node but the roots, parents first. */

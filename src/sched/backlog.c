@@ -61,11 +61,11 @@ static double steps_within(double tpot_s, double step_s, double n_tokens, double
 }
 
 double backlog_first_token_s(const backlog *b, const backlog_machine *m, int priority,
-                             uint32_t n_prompt) {
+                             uint32_t n_prompt, uint32_t n_cached) {
     uint32_t n_waiting;
     backlog_class prompts = prompts_before(b, priority, &n_waiting), own = {0};
     cost_work decodes = decodes_of(b, m->shape, &prompts), all = decodes;
-    backlog_class_add(&own, m->shape, 0, n_prompt);
+    backlog_class_add(&own, m->shape, n_cached, n_prompt - n_cached);
     add(&prompts, &own, b->computed_share);
     prompts.n_tokens = fmax(prompts.n_tokens, 1); /* its last one is never cached */
     all.n_rows += prompts.n_tokens;

@@ -7,9 +7,12 @@
  *     seconds = (what the prompts before it and its own add to steps) + (steps) * (a step without)
  *
  * with as many steps as the budget of tokens, the target of the time per token (pace.h) or the
- * places ask for. That is no more than an estimate: who comes later with a higher priority, how
- * long answers will be, and what of a prompt is cached are not known; the means of those before
- * stand in. Pure.
+ * places ask for. That is no more than an estimate: who comes later with a higher priority is not
+ * known, nor how long answers will be, for which the mean of those before stands in. What of a
+ * prompt is cached is known as it was when the request came (sequence.h: n_expected); prompts that
+ * come together can find more, each what the one before has computed: how much less than expected
+ * was computed of those before stands in.
+ * Pure.
  */
 #ifndef RIDGE_SCHED_BACKLOG_H
 #define RIDGE_SCHED_BACKLOG_H
@@ -34,7 +37,7 @@ typedef struct {
     backlog_class running; /* with some of their prompt to come: before whoever waits */
     backlog_class waiting[BACKLOG_CLASSES];
     double steps_per_answer; /* recent mean; 0: no answer has ended yet */
-    double computed_share;   /* of prompts, recent mean: the rest was cached */
+    double computed_share;   /* of what was expected to be, recent mean; at most 1 */
 } backlog;
 
 /* What never changes. */
@@ -46,9 +49,9 @@ typedef struct {
 
 uint32_t backlog_class_of(int priority);
 void backlog_class_add(backlog_class *c, const cost_shape *shape, uint32_t first, uint32_t n);
-/* Seconds from the planned step's end until a request of so many tokens of prompt that has come by
- * then has its first token. */
+/* Seconds from the planned step's end until a request of so many tokens of prompt, n_cached of them
+ * known, that has come by then has its first token. */
 double backlog_first_token_s(const backlog *b, const backlog_machine *m, int priority,
-                             uint32_t n_prompt);
+                             uint32_t n_prompt, uint32_t n_cached);
 
 #endif

@@ -1,12 +1,15 @@
 /* sched/outlook: what the scheduler can say of the step it has planned and of those to come. */
+#include <math.h>
+
 #include "sched/scheduler_internal.h"
 
-#define MEAN_RATE 0.05 /* of means of recent requests */
+#define MEAN_RATE 0.05     /* of means of recent requests */
+#define FIRST_EXPECTED 256 /* tokens of a prompt, before any */
 
 void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
     cost_init(&s->cost, shape);
     s->pace.target_s = tpot_s;
-    s->computed_share = 1;
+    s->mean_computed = s->mean_expected = FIRST_EXPECTED;
 }
 
 const cost_model *sched_cost(const scheduler *s) {
@@ -53,8 +56,8 @@ void outlook_note_answer(scheduler *s, const sequence *q) {
 }
 
 void outlook_note_prompt(scheduler *s, const sequence *q) {
-    double computed = 1 - (double)q->n_cached / q->n_tokens;
-    s->computed_share += MEAN_RATE * (computed - s->computed_share);
+    s->mean_computed += MEAN_RATE * ((double)q->n_tokens - q->n_cached - s->mean_computed);
+    s->mean_expected += MEAN_RATE * ((double)q->n_tokens - q->n_expected - s->mean_expected);
 }
 
 static void add_running(const scheduler *s, const sequence *q, backlog *out) {
@@ -72,10 +75,10 @@ void sched_get_backlog(const scheduler *s, backlog *out) {
                      .n_running = s->running.n,
                      .n_places = s->short_of_blocks ? s->running.n : s->params.max_num_seqs,
                      .steps_per_answer = s->steps_per_answer,
-                     .computed_share = s->computed_share};
+                     .computed_share = fmin(s->mean_computed / s->mean_expected, 1)};
     if (s->n_planned > 0) out->step_s = cost_predict(&s->cost, &s->work);
     for (const sequence *q = s->running.first; q != NULL; q = q->next) add_running(s, q, out);
     for (const sequence *q = s->waiting.first; q != NULL; q = q->next)
-        backlog_class_add(&out->waiting[backlog_class_of(q->priority)], &s->cost.shape, 0,
-                          q->n_tokens);
+        backlog_class_add(&out->waiting[backlog_class_of(q->priority)], &s->cost.shape,
+                          q->n_expected, q->n_tokens - q->n_expected);
 }

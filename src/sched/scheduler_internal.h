@@ -20,11 +20,12 @@ struct scheduler {
     sched_prefix_stats prefix;
     cost_model cost;
     pace pace;
-    cost_work work;                          /* of what is planned */
-    bool prompts;                            /* are any in it? */
-    sched_cache_use use;                     /* in that step */
-    bool short_of_blocks;                    /* somebody waits for them */
-    double steps_per_answer, computed_share; /* recent means; backlog.h */
+    cost_work work;                      /* of what is planned */
+    bool prompts;                        /* are any in it? */
+    sched_cache_use use;                 /* in that step */
+    bool short_of_blocks;                /* somebody waits for them */
+    double steps_per_answer;             /* recent means; backlog.h */
+    double mean_computed, mean_expected; /* tokens of a prompt */
 };
 
 /* scheduler.c: lets the first of the waiting ones in, without a look at what is cached; false:

@@ -35,6 +35,7 @@ struct sequence {
     bool no_match;       /* computes its whole prompt, whatever is cached */
     uint32_t n_received; /* of its tokens, fewer than all: keys and values of so many come with it,
                             from where they were computed; 0 once it is let in */
+    uint32_t n_expected; /* of its prompt, fewer than all: thought to be cached */
     int32_t *near;       /* [n_near] of [max_near], NULL: not asked for: see scheduler's */
     uint32_t max_near;
     /* scheduler's */

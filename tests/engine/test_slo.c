@@ -277,13 +277,29 @@ static ridge_status submit(engine_loop *l, uint32_t choice, int priority, ridge_
     return engine_loop_submit(l, &q, &id, err);
 }
 
+/* A prompt of 70 tokens of its own, which is not for stating anything but its first token. */
+static ridge_status submit_long(engine_loop *l, int32_t own, ridge_error *err) {
+    int32_t prompt[70];
+    engine_request q = engine_request_default();
+    uint64_t id;
+    for (int i = 0; i < 70; i++) prompt[i] = 3 + (own + i * 7) % (TINY_N_VOCAB - 3);
+    q.prompt = prompt;
+    q.n_prompt = 70;
+    q.max_tokens = 2;
+    q.ignore_eos = true;
+    return engine_loop_submit(l, &q, &id, err);
+}
+
 static void submit_to_gate(engine_loop *l, gate *g) {
     int32_t prompt[TINY_N_CONTEXT];
     engine_request q = request_of(3, prompt);
     uint64_t id;
     q.prompt_only = q.prompt_logits = true;
     engine_on_logits((engine *)engine_loop_engine(l), wait_at_gate, g);
-    assert_int_equal(engine_loop_submit(l, &q, &id, NULL), RIDGE_OK);
+    for (int i = 0; engine_loop_submit(l, &q, &id, NULL) != RIDGE_OK; i++) { /* not idle yet */
+        assert_in_range(i, 0, 5000);
+        usleep(1000);
+    }
     reach_gate(g);
 }
 
@@ -299,7 +315,8 @@ static void test_shedding(void **state) {
     assert_int_equal(ridge_status_http(err.code), 429);
     assert_non_null(strstr(err.text, "the first token would come after about "));
     assert_non_null(strstr(err.text, "the target is 0.00 s"));
-    assert_non_null(strstr(err.text, "the 38 of this one, 1 sequences run, 0 wait"));
+    assert_non_null(
+        strstr(err.text, "the 38 of this one (0 more are cached), 1 sequences run, 0 wait"));
     assert_int_equal(submit(l, 0, 0, NULL), RIDGE_EBUSY);
     assert_int_equal(submit(l, 1, 0, NULL), RIDGE_OK); /* its prompt's first choice was let in */
     open_gate(&g);
@@ -352,6 +369,33 @@ static void test_what_waits_counts(void **state) {
     assert_true(n_before >= 12);
 }
 
+/* Of two prompts of one length the one that is cached comes in where the other one is shed; and at
+ * no target the other way round. */
+static void test_what_is_cached_is_let_in(void **state) {
+    (void)state;
+    gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+    int n_told_apart = 0;
+    for (double ttft_s = 1e-6; ttft_s < 10; ttft_s *= 1.3) {
+        engine_loop *l = start(ttft_s, true);
+        ridge_error err = {0};
+        assert_int_equal(submit_long(l, 1, NULL), RIDGE_OK);
+        take_until(l, 1);
+        g.open = g.reached = false;
+        submit_to_gate(l, &g);
+        bool other = submit_long(l, 2, &err) == RIDGE_OK;
+        if (other) break; /* from here on it is in the other's way */
+        assert_non_null(strstr(err.text, "the 70 of this one (0 more are cached)"));
+        err = (ridge_error){0};
+        bool cached = submit_long(l, 1, &err) == RIDGE_OK;
+        if (!cached) assert_non_null(strstr(err.text, "the 6 of this one (64 more are cached)"));
+        n_told_apart += cached;
+        open_gate(&g);
+        take_until(l, 1 + cached);
+        engine_loop_destroy(l);
+    }
+    assert_true(n_told_apart > 0);
+}
+
 static void test_without_shed_all_come_in(void **state) {
     (void)state;
     gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
@@ -376,6 +420,7 @@ int main(void) {
         cmocka_unit_test(test_bad_targets),
         cmocka_unit_test(test_shedding),
         cmocka_unit_test(test_what_waits_counts),
+        cmocka_unit_test(test_what_is_cached_is_let_in),
         cmocka_unit_test(test_without_shed_all_come_in),
     };
     return cmocka_run_group_tests(tests, tiny_llama_setup, tiny_llama_teardown);

@@ -34,6 +34,7 @@ typedef struct {
     uint64_t memory[KV_MAX_GROUPS][MAX_BLOCKS][8]; /* what wrote each slot */
     user users[N_SEQS];
     uint64_t n_hits, n_copies;
+    uint64_t n_known, n_findable; /* blocks of prompts: by the summary, by the tree */
 } world;
 
 /* Names tokens [0, n] of a user, all that came before included. */
@@ -91,10 +92,20 @@ static void make_copies(world *w) {
     w->n_copies += n;
 }
 
+/* What the summary knows is in the tree; what it misses has found no place. */
+static void check_summary(world *w, const user *u, const kv_match *m) {
+    uint32_t known = kv_cache_known(w->c, u->salt, u->tokens, u->n_tokens - 1);
+    assert_int_equal(known % w->p.block_size, 0);
+    assert_true(known <= m->n_left_at);
+    w->n_known += known / w->p.block_size;
+    w->n_findable += m->n_left_at / w->p.block_size;
+}
+
 static void begin(world *w, user *u) {
     invent(u);
     kv_match m = kv_cache_find(w->c, u->salt, u->tokens, u->n_tokens - 1);
     assert_true(m.n_tokens < u->n_tokens);
+    check_summary(w, u, &m);
     if (!kv_cache_take(w->c, &u->kv, &m, u->salt, u->n_tokens, below(3))) {
         m = kv_cache_find(w->c, u->salt, u->tokens, m.n_full * w->p.block_size);
         assert_null(m.partial);
@@ -167,8 +178,10 @@ static void run_world(uint32_t block_size, const uint32_t *window, uint32_t n_gr
     if (share) {
         assert_true(w->n_hits > 500);
         assert_true(block_size == 1 || w->n_copies > 20);
+        if ((double)w->n_known < .98 * (double)w->n_findable)
+            fail_msg("%d of %d blocks known", (int)w->n_known, (int)w->n_findable);
     } else {
-        assert_int_equal(w->n_hits + w->n_copies, 0);
+        assert_int_equal(w->n_hits + w->n_copies + w->n_known, 0);
     }
     kv_cache_destroy(w->c);
     free(w);

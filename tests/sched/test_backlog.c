@@ -15,7 +15,7 @@ static double ratio(world *w, uint32_t budget, double tpot_s, uint32_t n_prompt,
     backlog b;
     backlog_machine m = machine_of(w, budget, tpot_s);
     sched_get_backlog(w->s, &b);
-    double predicted = backlog_first_token_s(&b, &m, priority, n_prompt), start = w->now_s;
+    double predicted = backlog_first_token_s(&b, &m, priority, n_prompt, 0), start = w->now_s;
     assert_true(isfinite(predicted) && predicted > 0);
     uint32_t id = world_arrive(w, n_prompt, 3, priority);
     while (w->first_s[id] == 0) world_step(w);
@@ -68,7 +68,7 @@ static void test_priorities(void **state) {
     sched_get_backlog(w->s, &b);
     double before = 0;
     for (int priority = -20; priority <= 20; priority++) {
-        double predicted = backlog_first_token_s(&b, &m, priority, 100);
+        double predicted = backlog_first_token_s(&b, &m, priority, 100, 0);
         assert_true(predicted >= before);
         if (priority == -5 || priority == 0 || priority == 5) assert_true(predicted > 1.3 * before);
         before = predicted;
@@ -104,6 +104,51 @@ static void test_short_of_blocks(void **state) {
     world_end(w);
 }
 
+/* Prompt `number` of so many: all its tokens are its own. */
+static uint32_t set_prompt(world *w, uint32_t number) {
+    uint32_t n = 1 + 16 * (20 + number * 37 % 50 * 3); /* in whole blocks all but the last */
+    for (uint32_t i = 0; i < n; i++) w->prompt[i] = (int32_t)(number * 100000 + i);
+    return n;
+}
+
+/* Every other prompt is one of five that come again and again, the rest are new; each comes behind
+ * up to three others. The mean error of predictions. */
+static double error_of_mixed(bool blind) {
+    world *w = world_make_cached(32, 512, 16384, 0);
+    uint32_t n = 0, fresh = 100;
+    double sum = 0;
+    w->blind = blind;
+    for (uint32_t k = 0; k < 120; k++) {
+        uint32_t id = 0, n_before = k * 7 % 4;
+        double predicted = 0, start = w->now_s;
+        for (uint32_t i = 0; i <= n_before; i++) {
+            uint32_t n_prompt = set_prompt(w, (k + i) % 2 == 0 ? (k + i) / 2 % 5 : fresh++);
+            uint32_t n_cached =
+                blind ? 0 : kv_cache_known(sched_cache(w->s), 0, w->prompt, n_prompt - 1);
+            backlog b;
+            backlog_machine m = machine_of(w, 512, 0);
+            sched_get_backlog(w->s, &b);
+            predicted = backlog_first_token_s(&b, &m, 0, n_prompt, n_cached);
+            id = world_arrive(w, n_prompt, 3, 0);
+        }
+        while (w->first_s[id] == 0) world_step(w);
+        double taken = w->first_s[id] - start;
+        if (k >= 20) sum += fabs(predicted - taken) / taken;
+        if (k >= 20) n++;
+        while (world_step(w) > 0) continue;
+    }
+    world_end(w);
+    return sum / n;
+}
+
+/* What of a prompt is cached is looked up when it comes. */
+static void test_what_is_cached_is_known(void **state) {
+    (void)state;
+    double knowing = error_of_mixed(false), blind = error_of_mixed(true);
+    assert_near(knowing, 0, .1);
+    assert_near(blind, 3 * knowing, 1e3);
+}
+
 /* Nothing is learned yet, nothing is there, everything is huge. */
 static void test_edges(void **state) {
     (void)state;
@@ -112,20 +157,20 @@ static void test_edges(void **state) {
     backlog_machine m = machine_of(w, 1, 1e-9);
     sched_get_backlog(w->s, &b);
     assert_true(b.n_running == 0 && b.step_s == 0);
-    double one = backlog_first_token_s(&b, &m, 0, 1);
+    double one = backlog_first_token_s(&b, &m, 0, 1, 0);
     assert_true(one > 0 && isfinite(one));
-    assert_true(backlog_first_token_s(&b, &m, INT32_MIN, UINT32_MAX) > 1000 * one);
+    assert_true(backlog_first_token_s(&b, &m, INT32_MIN, UINT32_MAX, 0) > 1000 * one);
     for (int i = 0; i < BACKLOG_CLASSES; i++) b.waiting[i] = (backlog_class){1 << 20, 1e12, 1e30};
     b.n_running = b.n_decoding = 1;
     b.decodes.n_rows = 1;
-    assert_true(isfinite(backlog_first_token_s(&b, &m, INT32_MAX, UINT32_MAX)));
+    assert_true(isfinite(backlog_first_token_s(&b, &m, INT32_MAX, UINT32_MAX, 0)));
     b.n_places = 0;
     b.computed_share = 0;
-    assert_true(isfinite(backlog_first_token_s(&b, &m, 0, 1)));
+    assert_true(isfinite(backlog_first_token_s(&b, &m, 0, 1, 0)));
     cost_shape nothing = {0};
     m.shape = &nothing;
     b.rates = (cost_rates){{0}};
-    assert_true(isfinite(backlog_first_token_s(&b, &m, 0, 1)));
+    assert_true(isfinite(backlog_first_token_s(&b, &m, 0, 1, 0)));
     assert_int_equal(backlog_class_of(INT32_MIN), 0);
     assert_int_equal(backlog_class_of(INT32_MAX), BACKLOG_CLASSES - 1);
     assert_int_equal(backlog_class_of(0) + 1, backlog_class_of(1));
@@ -136,7 +181,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),           cmocka_unit_test(test_behind_other_prompts),
         cmocka_unit_test(test_priorities),      cmocka_unit_test(test_behind_a_full_house),
-        cmocka_unit_test(test_short_of_blocks), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_short_of_blocks), cmocka_unit_test(test_what_is_cached_is_known),
+        cmocka_unit_test(test_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

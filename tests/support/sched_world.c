@@ -6,13 +6,14 @@
 
 #define BLOCK 16
 
-world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s) {
+static world *make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s, bool cached) {
     world *w = calloc(1, sizeof *w);
     sched_params p = {.max_num_seqs = seqs,
                       .max_num_batched_tokens = budget,
                       .block_size = BLOCK,
                       .n_blocks = {n_blocks},
-                      .n_groups = 1};
+                      .n_groups = 1,
+                      .prefix_caching = cached};
     assert_int_equal(sched_create(&w->s, &p, NULL), RIDGE_OK);
     w->shape = (cost_shape){.bytes_per_s = 30e9,
                             .linear_ops_per_s = 1e12,
@@ -29,6 +30,14 @@ world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot
     return w;
 }
 
+world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s) {
+    return make(seqs, budget, n_blocks, tpot_s, false);
+}
+
+world *world_make_cached(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s) {
+    return make(seqs, budget, n_blocks, tpot_s, true);
+}
+
 void world_end(world *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->sequences[i].state != SEQUENCE_DONE) sched_remove(w->s, &w->sequences[i]);
@@ -39,13 +48,13 @@ void world_end(world *w) {
 }
 
 uint32_t world_arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priority) {
-    static int32_t prompt[8192];
     sequence *q = &w->sequences[w->n];
-    assert_int_equal(sequence_init(q, prompt, n_prompt, n_prompt + n_output, BLOCK, 1, NULL),
+    assert_int_equal(sequence_init(q, w->prompt, n_prompt, n_prompt + n_output, BLOCK, 1, NULL),
                      RIDGE_OK);
     q->id = w->n;
     q->priority = priority;
     w->n_output[w->n] = n_output;
+    if (!w->blind) q->n_expected = kv_cache_known(sched_cache(w->s), 0, w->prompt, n_prompt - 1);
     sched_add(w->s, q);
     return w->n++;
 }

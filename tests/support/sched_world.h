@@ -11,6 +11,8 @@ typedef struct {
     scheduler *s;
     cost_shape shape;
     cost_rates truth;
+    int32_t prompt[8192]; /* of who arrives next; zeros at first */
+    bool blind;           /* nobody looks what is cached when a request comes */
     sequence sequences[WORLD_MAX_SEQUENCES];
     uint32_t n_output[WORLD_MAX_SEQUENCES]; /* each ends after so many tokens */
     double first_s[WORLD_MAX_SEQUENCES], ended_s[WORLD_MAX_SEQUENCES]; /* 0: not yet */
@@ -23,6 +25,8 @@ typedef struct {
 
 /* Blocks of 16 tokens; tpot_s 0: no target. */
 world *world_make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s);
+/* The same with a prefix cache. */
+world *world_make_cached(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s);
 void world_end(world *w);
 /* Its index, which is its id. */
 uint32_t world_arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priority);
