@@ -1,5 +1,9 @@
 /* sched/cost: see cost.h.
  *
+ * Steps are much alike: those of streams alone differ by their contexts, and with a target all take
+ * as long (pace.h). So they say little of what each part takes alone, and the past is kept for
+ * long, which the common factor allows.
+ *
  * The fit keeps the normal equations, decayed, instead of the recursive form of least squares: it
  * is the same estimate, and with them at hand coefficients can be held at 0 or above.
  */
@@ -10,12 +14,12 @@
 
 #include "roof/work.h"
 
-#define FORGET 0.98       /* per step of its kind: some 50 steps count */
+#define FORGET 0.995      /* per step of its kind: some 200 steps count */
 #define FACTOR_RATE 0.3   /* of the common factor */
 #define FIRST_STEPS 4     /* of a kind, taken as they are */
 #define LIMIT 2.0         /* later ones count as at most so much longer or shorter than predicted */
-#define PRIOR_WEIGHT 0.01 /* in steps */
-#define SWEEPS 24         /* of coordinate descent, from the last solution */
+#define PRIOR_WEIGHT 0.05 /* in steps */
+#define SWEEPS 96         /* of coordinate descent, from the last solution */
 #define SHORTEST 1e-9     /* seconds of a step */
 #define LONGEST 1e6
 
@@ -25,8 +29,11 @@
 #define USUAL_ATTENTION_OPS_PER_S 50e9
 
 /* Before any step: what processors have been seen to take. */
-static const cost_rates prior = {
-    {[COST_OVERHEAD] = 1e-4, [COST_MEMORY] = 1, [COST_LINEAR] = 2, [COST_ATTENTION] = 1.5}};
+static const cost_rates prior = {{[COST_OVERHEAD] = 1e-4,
+                                  [COST_WEIGHTS] = 1,
+                                  [COST_CACHE] = 2,
+                                  [COST_LINEAR] = 2,
+                                  [COST_ATTENTION] = 1.5}};
 
 /* A peak outside any machine's is taken for unknown. */
 static double peak(double x, double otherwise) {
@@ -45,10 +52,12 @@ void cost_add(const cost_shape *s, cost_work *w, uint32_t first, uint32_t n, uin
 }
 
 static void parts_of(const cost_shape *s, const cost_work *w, double *x) {
-    double bytes = s->weight_bytes + w->cache_bytes + (w->n_wanted > 0 ? s->head_bytes : 0);
+    double weights = s->weight_bytes + (w->n_wanted > 0 ? s->head_bytes : 0);
+    double bytes_per_s = peak(s->bytes_per_s, USUAL_BYTES_PER_S);
     double linear = s->row_ops * w->n_rows + s->head_row_ops * w->n_wanted;
     x[COST_OVERHEAD] = 1;
-    x[COST_MEMORY] = bytes / peak(s->bytes_per_s, USUAL_BYTES_PER_S);
+    x[COST_WEIGHTS] = weights / bytes_per_s;
+    x[COST_CACHE] = w->cache_bytes / bytes_per_s;
     x[COST_LINEAR] = linear / peak(s->linear_ops_per_s, USUAL_LINEAR_OPS_PER_S);
     x[COST_ATTENTION] = w->attention_ops / peak(s->attention_ops_per_s, USUAL_ATTENTION_OPS_PER_S);
 }

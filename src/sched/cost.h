@@ -3,13 +3,15 @@
  * The roofline (roof/roof.h) says what a step's bytes, its linear layers' operations and its
  * attention's would take at the machine's peaks. What they do take is learned from every step:
  *
- *     seconds = a + b[memory] * bytes / bandwidth
+ *     seconds = a + b[weights] * bytes / bandwidth + b[cache] * bytes / bandwidth
  *                 + b[linear] * operations / peak + b[attention] * operations / peak
  *
  * A sum rather than the roofline's maximum, with a b for each part, because on a processor one
  * kernel does not hide another, and each kind reaches a part of its roof that is its own: with one
  * b predictions of mixed steps err more, and far more where the peaks were measured on a busy
- * machine.
+ * machine. The cache is read more slowly than weights are, and by a stream that decodes for one row
+ * alone: were both one part, what that takes would be laid on attention's operations, and a further
+ * row of a prompt, which reads nothing more, be held for dearer than it is.
  *
  * Learning: least squares of relative errors, old steps forgotten, every coefficient at least 0,
  * and on top a common factor that follows the machine's speed within a few steps. Steps with and
@@ -49,7 +51,7 @@ typedef struct {
 /* One sequence's rows at positions [first, first + n). */
 void cost_add(const cost_shape *s, cost_work *w, uint32_t first, uint32_t n, uint32_t n_wanted);
 
-enum { COST_OVERHEAD, COST_MEMORY, COST_LINEAR, COST_ATTENTION, COST_PARTS };
+enum { COST_OVERHEAD, COST_WEIGHTS, COST_CACHE, COST_LINEAR, COST_ATTENTION, COST_PARTS };
 
 /* a and b as they are now. */
 typedef struct {

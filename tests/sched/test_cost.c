@@ -69,7 +69,7 @@ static double mean_error(machine *m, int n, double noise, double factor) {
     return sum / n;
 }
 
-static const cost_rates usual = {{2e-4, 1.3, 2.2, 1.1}}, odd = {{5e-3, .2, 15, .4}};
+static const cost_rates usual = {{2e-4, 1.3, 1.9, 2.2, 1.1}}, odd = {{5e-3, .2, .3, 15, .4}};
 
 static void test_what_a_step_does(void **state) {
     (void)state;
@@ -129,6 +129,32 @@ static void test_unknown_peaks(void **state) {
     cost_init(&m.model, &blind);
     mean_error(&m, 80, 0, 1);
     assert_true(mean_error(&m, 100, 0, 1) < .02);
+}
+
+/* Streams read the cache for one row each, at less than half of the speed of weights; the rows of a
+ * prompt share what they read. What a further row costs is known all the same, and what the first
+ * one does. */
+static void test_reading_the_cache_is_not_attention(void **state) {
+    (void)state;
+    const cost_rates slow_cache = {{2e-4, 1.2, 3, 2, 1.2}};
+    machine m = machine_make(&slow_cache);
+    for (uint32_t i = 0; i < 300; i++) {
+        cost_work w = work_of(&m.shape, 8, 500 + i, 0, 0);
+        cost_learn(&m.model, &w, false, cost_seconds(&m.shape, &m.truth, &w));
+    }
+    for (uint32_t i = 0; i < 40; i++) { /* of another prompt, in chunks of 30 */
+        cost_work w = work_of(&m.shape, 8, 800 + i, 30 * i, 30);
+        cost_learn(&m.model, &w, true, cost_seconds(&m.shape, &m.truth, &w));
+    }
+    for (uint32_t first = 1000; first <= 4000; first += 1000)
+        for (uint32_t n = 1; n <= 32; n *= 2) {
+            cost_work none = work_of(&m.shape, 8, 850, 0, 0),
+                      some = work_of(&m.shape, 8, 850, first, n);
+            double truth =
+                cost_seconds(&m.shape, &m.truth, &some) - cost_seconds(&m.shape, &m.truth, &none);
+            double predicted = cost_predict(&m.model, &some) - cost_predict(&m.model, &none);
+            assert_true(fabs(predicted - truth) < .1 * truth);
+        }
 }
 
 /* One step in twenty is held up to ten times its time: the others are still predicted well. */
@@ -238,6 +264,7 @@ int main(void) {
         cmocka_unit_test(test_what_a_step_does),
         cmocka_unit_test(test_a_known_machine_is_learned),
         cmocka_unit_test(test_unknown_peaks),
+        cmocka_unit_test(test_reading_the_cache_is_not_attention),
         cmocka_unit_test(test_outliers),
         cmocka_unit_test(test_a_change_of_speed_is_followed),
         cmocka_unit_test(test_decoding_does_not_wash_out_prompts),
