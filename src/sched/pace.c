@@ -11,6 +11,18 @@ void pace_add(cost_work *w, const cost_shape *shape, const sequence *q) {
     cost_add(shape, w, q->n_computed, q->n_scheduled, catches_up(q));
 }
 
+/* The step's work without what q does by now, which are n_rows of a prompt: together with more rows
+ * of it they read what is cached once, not twice. */
+static cost_work without(const pace *p, const cost_shape *shape, const sequence *q,
+                         uint32_t n_rows) {
+    cost_work w = p->work, own = {0};
+    cost_add(shape, &own, q->n_computed, n_rows, 0);
+    w.n_rows -= own.n_rows;
+    w.attention_ops -= own.attention_ops;
+    w.cache_bytes -= own.cache_bytes;
+    return w;
+}
+
 void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
     bool decodes = false;
     p->work = (cost_work){0};
@@ -18,11 +30,11 @@ void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
     p->full = false;
     if (p->target_s <= 0) return;
     for (const sequence *q = running; q != NULL; q = q->next) {
-        pace_add(&p->work, &cost->shape, q);
-        if (catches_up(q)) /* its guesses, each with logits of its own */
-            cost_add(&cost->shape, &p->work, q->n_computed + q->n_scheduled, q->n_draft,
-                     q->n_draft);
-        decodes = decodes || (q->n_tokens > q->n_prompt && q->n_scheduled > 0 && catches_up(q));
+        bool logits = catches_up(q); /* of its guesses too, each */
+        uint32_t n_guesses = logits ? q->n_draft : 0;
+        cost_add(&cost->shape, &p->work, q->n_computed, q->n_scheduled + n_guesses,
+                 logits + n_guesses);
+        decodes = decodes || (q->n_tokens > q->n_prompt && q->n_scheduled > 0 && logits);
     }
     if (!decodes) return;
     double least = (1 + PACE_LEAST_SHARE) * cost_predict(cost, &p->work);
@@ -30,14 +42,17 @@ void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
 }
 
 uint32_t pace_allows(pace *p, const cost_model *cost, const sequence *q) {
-    uint32_t first = q->n_computed + q->n_scheduled, lacks = q->n_tokens - first;
-    if (p->limit_s <= 0) return lacks;
-    uint32_t n = p->full ? 0 : cost_fit(cost, &p->work, first, lacks, p->limit_s);
-    if (n < lacks) p->full = true;
-    return n;
+    uint32_t has = q->n_scheduled, lacks = q->n_tokens - q->n_computed - has;
+    if (p->limit_s <= 0 || lacks == 0) return lacks;
+    if (p->full) return 0;
+    cost_work others = without(p, &cost->shape, q, has);
+    uint32_t n = cost_fit(cost, &others, q->n_computed, has + lacks, p->limit_s);
+    p->full = n < has + lacks;
+    return n > has ? n - has : 0;
 }
 
 void pace_take(pace *p, const cost_model *cost, const sequence *q, uint32_t n) {
-    if (p->limit_s <= 0) return;
-    cost_add(&cost->shape, &p->work, q->n_computed + q->n_scheduled - n, n, catches_up(q) && n > 0);
+    if (p->limit_s <= 0 || n == 0) return;
+    p->work = without(p, &cost->shape, q, q->n_scheduled - n);
+    pace_add(&p->work, &cost->shape, q);
 }

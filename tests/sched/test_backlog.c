@@ -53,7 +53,7 @@ static void test_behind_other_prompts(void **state) {
             for (int i = 0; i < 5; i++) world_step(w);
             for (uint32_t i = 0; i < n; i++) world_arrive(w, 100 + 150 * i, 200, 0);
             if (n % 2 == 1) world_step(w); /* the first of them is half done */
-            assert_near(ratio(w, 512, targets[t], 700, 0), .75, 1.6);
+            assert_near(ratio(w, 512, targets[t], 700, 0), .75, 1.65);
             world_end(w);
         }
 }

@@ -3,6 +3,7 @@
  * target; without one the budget of tokens alone decides. */
 #include "sched_world.h"
 #include "unit.h"
+#include <math.h>
 
 static double warm_up(world *w, uint32_t n_streams, uint32_t n_output) {
     double last = 0;
@@ -44,6 +45,53 @@ static void test_the_target_is_kept(void **state) {
         if (seconds > worst) worst = seconds;
     }
     assert_true(worst > 10 * target);
+    world_end(w);
+}
+
+/* A machine as processors are: the cache is read at a third of the peak. Eight streams decode,
+ * whose steps take mostly that, and more from step to step. */
+static world *slow_cache(double target_s) {
+    world *w = world_make(16, 512, 4096, 0);
+    w->shape.groups[0].attention_ops = 69e3;
+    w->shape.groups[0].bytes_per_token = 23e3;
+    w->truth = (cost_rates){{2e-4, 1.2, 3, 2, 1.2}};
+    sched_set_cost(w->s, &w->shape, target_s);
+    for (int i = 0; i < 8; i++) world_arrive(w, 512, 2000, 0);
+    while (w->first_s[7] == 0) world_step(w);
+    for (int i = 0; i < 50; i++) world_step(w);
+    return w;
+}
+
+/* Steps that a prompt of 4,000 tokens takes beside them if what everything costs is known. */
+static uint32_t fewest_steps(const world *w, double target_s) {
+    cost_model known;
+    cost_init(&known, &w->shape);
+    known.rates = w->truth;
+    uint32_t n = 0;
+    for (uint32_t first = 0; first < 4000 && n < 4000; n++) {
+        cost_work work = {0};
+        for (int i = 0; i < 8; i++)
+            cost_add(&w->shape, &work, w->sequences[i].n_computed + n, 1, 1);
+        first += cost_fit(&known, &work, first, 4000 - first, target_s);
+    }
+    return n;
+}
+
+/* Having to learn it, from steps that all take as long, costs only a few steps more. */
+static void test_the_target_is_used(void **state) {
+    (void)state;
+    world *w = slow_cache(0);
+    double target = 2.2 * world_step(w), worst = 0;
+    world_end(w);
+    w = slow_cache(target);
+    uint32_t id = world_arrive(w, 4000, 10, 0), n = 0, n_fewest = fewest_steps(w, target);
+    for (; w->first_s[id] == 0; n++) {
+        double seconds = world_step(w);
+        double bound = fmax(target, (1 + PACE_LEAST_SHARE) * w->least_s);
+        if (n > 3 && seconds / bound > worst) worst = seconds / bound;
+    }
+    assert_true(worst < 1.05);
+    if (n_fewest < 50 || n > 1.1 * n_fewest) fail_msg("%u steps for %u", n, n_fewest);
     world_end(w);
 }
 
@@ -148,6 +196,7 @@ static void test_priorities(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_target_is_kept),
+        cmocka_unit_test(test_the_target_is_used),
         cmocka_unit_test(test_alone_the_budget_decides),
         cmocka_unit_test(test_nothing_starves),
         cmocka_unit_test(test_overload_in_the_order_of_arrival),
