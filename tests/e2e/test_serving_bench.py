@@ -34,7 +34,7 @@ def test_which_gaps_a_long_prompt_touches():
     long = stream(0.1, 50, 1)
     lines = [stream(0, 60, 10, 10, 10, 10, 30, 30, 10, 10), stream(0.02, 70, 5, 50, 20), long]
     quiet, touched = serving.gaps_of(lines)
-    assert quiet == [10, 10, 10, 5]  # the first quarter are those of prompts that come at once
+    assert quiet == [10, 5]  # while the second stream's prompt was computed the first one's gaps are neither
     assert touched == [30, 30, 50, 20]
     with pytest.raises(SystemExit, match="ended before"):
         serving.gaps_of([stream(0, 60, 10, 10, 10), long])
