@@ -32,7 +32,6 @@ typedef struct {
 
 static const plan_args defaults = {.dtype = "auto",
                                    .kv_cache_dtype = "auto",
-                                   .profile = "ideal",
                                    .batch = 1,
                                    .prompt = 1000,
                                    .tensor = 1,
@@ -48,7 +47,7 @@ static const plan_args defaults = {.dtype = "auto",
 static int parse(plan_args *a, int argc, char **argv, int *n_args) {
     const cli_option options[] = {
         {"model", CLI_STRING, &a->model, "a name (--models), a config.json or a .gguf file"},
-        {"gpu", CLI_STRING, &a->gpu, "a name (--gpus)"},
+        {"gpu", CLI_STRING, &a->gpu, "a name (--gpus), or a file of --calibrate"},
         {"batch", CLI_UINT, &a->batch, "sequences that decode together (default 1)"},
         {"context", CLI_UINT, &a->context, "tokens of each in the cache (default 0)"},
         {"prompt", CLI_UINT, &a->prompt, "tokens of a new prompt (default 1000)"},
@@ -64,7 +63,8 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "of the experts so many are there twice (default 0)"},
         {"gpus-per-node", CLI_UINT, &a->node, "that links join; beyond is the network (default 8)"},
         {"profile", CLI_STRING, &a->profile,
-         "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit"},
+         "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit or "
+         "--calibrate"},
         {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
         {"bandwidth", CLI_DOUBLE, &a->bandwidth, "bytes/s of its memory, in place of the table's"},
         {"memory", CLI_BYTES, &a->memory, "of the GPU, in place of the table's"},
@@ -88,10 +88,13 @@ static ridge_status amount_of(const char *name, double v, double low, double hig
     return isnan(v) ? RIDGE_OK : cli_real(out, name, v, low, high, err);
 }
 
-static ridge_status gpu_of(const plan_args *a, hardware *gpu, hardware_peak precision,
-                           ridge_error *err) {
+/* With the profile of it, where that is known and no other is asked for. */
+static ridge_status gpu_of(const plan_args *a, plan_params *p, ridge_error *err) {
     double memory = a->memory == NOT_GIVEN ? NAN : (double)a->memory;
-    RIDGE_TRY(hardware_find(gpu, a->gpu, err));
+    hardware *gpu = &p->gpu;
+    hardware_peak precision = p->dtype.peak;
+    RIDGE_TRY(hardware_open(gpu, &p->profile, a->gpu, err));
+    if (a->profile != NULL) RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
     RIDGE_TRY(amount_of("bandwidth", a->bandwidth, 1e6, 1e18, &gpu->bytes_per_s, err));
     RIDGE_TRY(amount_of("memory", memory, 1e6, 1e18, &gpu->memory_bytes, err));
     RIDGE_TRY(amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[precision], err));
@@ -103,12 +106,11 @@ static ridge_status params_of(const plan_args *a, const char *path, plan_params 
                               ridge_error *err) {
     *p = plan_params_default();
     RIDGE_TRY(shape_dtype(&p->dtype, &p->file_weights, path, a->dtype, a->weight_bits, err));
-    RIDGE_TRY(gpu_of(a, &p->gpu, p->dtype.peak, err));
+    RIDGE_TRY(gpu_of(a, p, err));
     if (strcmp(a->kv_cache_dtype, "auto") != 0 && !dev_kv_type_find(a->kv_cache_dtype, &p->kv_type))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--kv-cache-dtype: expected f16, fp8, fp6, q8_0 or f32, found '%s'",
                           a->kv_cache_dtype);
-    RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
     RIDGE_TRY(cli_whole(&p->batch, "batch", a->batch, 1, PLAN_MAX_BATCH, err));
     RIDGE_TRY(
         cli_whole(&p->split.n_tensor, "tensor-parallel-size", a->tensor, 1, MODEL_MAX_RANKS, err));

@@ -89,7 +89,6 @@ static ridge_status check_figures(const sim_args *a, ridge_error *err) {
 static ridge_status set_machine(sim_args *a, experiment *e, ridge_error *err) {
     RIDGE_TRY(shape_path(&a->path, a->model, err));
     e->model = a->path;
-    RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
     RIDGE_TRY(shape_dtype(&e->dtype, &e->file_weights, a->path, a->dtype, a->weight_bits, err));
     RIDGE_TRY(check_figures(a, err));
     bool cheapest = a->find != NULL && strcmp(a->find, "cheapest") == 0;
@@ -152,7 +151,6 @@ int cmd_sim(int argc, char **argv) {
     sim_args a = {.e = experiment_default(),
                   .kv_cache_dtype = "auto",
                   .dtype = "auto",
-                  .profile = "ideal",
                   .router = "least-loaded",
                   .scheduler = "continuous",
                   .traffic = traffic_args_default(),
@@ -173,7 +171,8 @@ int cmd_sim(int argc, char **argv) {
     a.block_size = a.e.sim.pool.sched.block_size;
     const cli_option options[] = {
         {"model", CLI_STRING, &a.model, "a name such as llama-3.1-8b, a config.json, or MODEL"},
-        {"gpu", CLI_STRING, &a.gpu, "a name such as h100; with --find cheapest a list"},
+        {"gpu", CLI_STRING, &a.gpu,
+         "a name such as h100, or a file of ridge plan --calibrate; with --find cheapest a list"},
         {"tensor-parallel-size", CLI_UINT, &a.split.n_tensor,
          "GPUs of a replica that share each layer (default: 1)"},
         {"pipeline-parallel-size", CLI_UINT, &a.split.n_stages,

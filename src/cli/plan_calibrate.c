@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/mem.h"
@@ -16,6 +17,7 @@
 typedef struct {
     engine_args engine;
     const char *model, *output;
+    double seconds;
     bool json;
 } calibrate_args;
 
@@ -45,17 +47,35 @@ static uint64_t file_bytes(const char *path) {
     return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
+static ridge_status describe(calibration *c, const calibrate_args *a, uint64_t free_bytes,
+                             ridge_error *err) {
+    efficiency_profile *p = &c->profile;
+    char *title = machine_text(device_cpu_isa(c->cpu), device_cpu_threads(c->cpu));
+    if (title == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the machine's name");
+    snprintf(p->name, sizeof p->name, "%.31s", device_cpu_isa(c->cpu));
+    snprintf(p->made, sizeof p->made, "ridge plan --calibrate %.200s", a->model);
+    snprintf(p->machine.title, sizeof p->machine.title, "%s", title);
+    p->machine.flops_per_s = c->peaks.int8_ops_per_s;
+    p->machine.bytes_per_s = c->peaks.read_bytes_per_s;
+    p->machine.memory_bytes = (double)free_bytes;
+    mem_free(title);
+    return RIDGE_OK;
+}
+
 static ridge_status calibrate(calibration *c, const calibrate_args *a, ridge_error *err) {
+    uint64_t free_bytes = mem_available_bytes(); /* before anything is opened */
+    if (!(a->seconds >= 0 && a->seconds <= 1e5))
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--seconds: expected 0 to 100000, found %g",
+                          a->seconds);
     RIDGE_TRY(open_all(c, a, err));
     if (!machine_peaks_get(&c->peaks, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu),
                            file_bytes(c->path), true))
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    RIDGE_TRY(calibrate_measure(c->steps, c->n, c->file, c->cpu, cli_log(), err));
+    RIDGE_TRY(calibrate_measure(c->steps, c->n, c->file, c->cpu, a->seconds, cli_log(), err));
     const efficiency_peaks peaks = {.flops_per_s = c->peaks.int8_ops_per_s,
                                     .bytes_per_s = c->peaks.read_bytes_per_s};
     RIDGE_TRY(calibrate_fit(&c->profile, c->steps, c->n, c->file, &peaks, err));
-    snprintf(c->profile.name, sizeof c->profile.name, "%.31s", device_cpu_isa(c->cpu));
-    snprintf(c->profile.made, sizeof c->profile.made, "ridge plan --calibrate %.200s", a->model);
+    RIDGE_TRY(describe(c, a, free_bytes, err));
     return a->output != NULL ? plan_profile_save(&c->profile, a->output, err) : RIDGE_OK;
 }
 
@@ -81,19 +101,22 @@ static double median_error(const calibration *c, bool held_out) {
     return errors[n / 2];
 }
 
-static void print_table(const calibration *c) {
-    printf("%9s %6s %8s %12s %12s %8s\n", "sequences", "rows", "context", "measured ms",
-           "predicted ms", "error");
+static void print_table(const calibration *c, const calibrate_args *a) {
+    printf("%9s %6s %8s %12s %17s %12s %8s\n", "sequences", "rows", "context", "measured ms",
+           "quartiles", "predicted ms", "error");
     for (size_t i = 0; i < c->n; i++) {
         const calibrate_step *s = &c->steps[i];
-        printf("%9u %6u %8u %12.2f %12.2f %+7.1f%%%s\n", s->shape.n_seqs, s->shape.n_rows,
-               s->shape.n_context, 1000 * s->seconds, 1000 * s->predicted_s, 100 * error_of(s),
+        printf("%9u %6u %8u %12.2f %8.2f-%8.2f %12.2f %+7.1f%%%s\n", s->shape.n_seqs,
+               s->shape.n_rows, s->shape.n_context, 1000 * s->seconds, 1000 * s->low_s,
+               1000 * s->high_s, 1000 * s->predicted_s, 100 * error_of(s),
                s->held_out ? "  held out" : "");
     }
     printf("median error: %.1f%% fitted on, %.1f%% held out\n", 100 * median_error(c, false),
            100 * median_error(c, true));
-    printf("with ridge plan: --peak-flops %.4g --bandwidth %.4g --profile FILE\n",
-           c->peaks.int8_ops_per_s, c->peaks.read_bytes_per_s);
+    printf("peaks: %.4g int8 operations/s, %.4g bytes/s\n", c->peaks.int8_ops_per_s,
+           c->peaks.read_bytes_per_s);
+    if (a->output == NULL) return;
+    printf("with ridge plan and sim: --gpu %s%s\n", strchr(a->output, '/') ? "" : "./", a->output);
 }
 
 static int print_json(const calibration *c) {
@@ -109,6 +132,8 @@ static int print_json(const calibration *c) {
                    i > 0 ? "," : "", s->shape.n_seqs, s->shape.n_rows, s->shape.n_context,
                    s->held_out ? "true" : "false");
         buf_json_field(&b, "seconds", s->seconds);
+        buf_json_field(&b, "low_seconds", s->low_s);
+        buf_json_field(&b, "high_seconds", s->high_s);
         buf_json_field(&b, "predicted_seconds", s->predicted_s);
         buf_puts(&b, "}");
     }
@@ -122,11 +147,17 @@ static int print_json(const calibration *c) {
     return status;
 }
 
+static int fail(const ridge_error *err) {
+    int status = cli_fail(err);
+    return err->code == RIDGE_EINVAL ? CLI_USAGE : status;
+}
+
 int cmd_plan_calibrate(int argc, char **argv) {
-    calibrate_args a = {.engine = engine_args_default()};
+    calibrate_args a = {.engine = engine_args_default(), .seconds = 60};
     const cli_option options[] = {
         {"calibrate", CLI_STRING, &a.model, "model whose steps are measured"},
-        {"output", CLI_STRING, &a.output, "file for the profile"},
+        {"output", CLI_STRING, &a.output, "file for the profile, which --gpu then takes"},
+        {"seconds", CLI_DOUBLE, &a.seconds, "about how long to measure (default: 60)"},
         {"threads", CLI_INT, &a.engine.threads, "threads (default: the usable processors)"},
         {"json", CLI_FLAG, &a.json, "one JSON document"},
     };
@@ -142,11 +173,11 @@ int cmd_plan_calibrate(int argc, char **argv) {
     ridge_error err = {0};
     if (c == NULL) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
     if (calibrate(c, &a, &err) != RIDGE_OK)
-        status = cli_fail(&err);
+        status = fail(&err);
     else if (a.json)
         status = print_json(c);
     else
-        print_table(c);
+        print_table(c, &a);
     if (c->cpu != NULL) c->cpu->vtable->destroy(c->cpu);
     gguf_close(c->file);
     mem_free(c->path);

@@ -37,9 +37,11 @@ static double price_of(const sim_args *a, const experiment *e) {
 
 ridge_status sim_set_gpu(const sim_args *a, experiment *e, const char *name, size_t n,
                          ridge_error *err) {
-    char one[64];
+    char one[1024];
+    if (n >= sizeof one) return RIDGE_FAIL(err, RIDGE_EINVAL, "--gpu: a name of %zu bytes", n);
     snprintf(one, sizeof one, "%.*s", (int)n, name);
-    RIDGE_TRY(hardware_find(&e->gpu, one, err));
+    RIDGE_TRY(hardware_open(&e->gpu, &e->profile, one, err));
+    if (a->profile != NULL) RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
     if (!isnan(a->peak_flops)) e->gpu.peaks[PEAK_16] = e->gpu.peaks[e->dtype.peak] = a->peak_flops;
     if (!isnan(a->bandwidth)) e->gpu.bytes_per_s = a->bandwidth;
     if (a->memory != SIM_NOT_GIVEN) e->gpu.memory_bytes = (double)a->memory;

@@ -27,7 +27,8 @@ typedef struct {
     bool prefix_caching, json;
 } sim_args;
 
-/* The GPU of that name [n], with the figures given in place of its own. */
+/* The GPU of that name [n], with the figures given in place of its own; and what of its peaks is
+ * reached. */
 ridge_status sim_set_gpu(const sim_args *a, experiment *e, const char *name, size_t n,
                          ridge_error *err) RIDGE_CHECKED;
 

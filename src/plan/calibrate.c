@@ -5,15 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
+#include "base/clock.h"
 #include "device/count/count.h"
 #include "plan/minimize.h"
 
 #define CHUNK 512 /* rows of a long prompt's steps, as the engine cuts them by default */
-#define MIN_RUNS 3
-#define MAX_RUNS 9
-#define ENOUGH_S 0.5 /* of running one step */
-#define MAX_CALLS 2500
+#define MIN_ROUNDS 3
+#define MAX_ROUNDS 25
+#define MAX_CALLS 6000
 
 /* ---- which steps ---- */
 
@@ -43,19 +42,6 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static ridge_status measure(steps *s, calibrate_step *step, ridge_error *err) {
-    double runs[MAX_RUNS], total = 0;
-    size_t n = 0;
-    RIDGE_TRY(steps_run(s, &step->shape, false, &runs[0], err)); /* warms up */
-    while (n < MIN_RUNS || (n < MAX_RUNS && total < ENOUGH_S)) {
-        RIDGE_TRY(steps_run(s, &step->shape, false, &runs[n], err));
-        total += runs[n++];
-    }
-    qsort(runs, n, sizeof *runs, by_value);
-    step->seconds = runs[n / 2];
-    return RIDGE_OK;
-}
-
 static ridge_status open_steps(steps **out, const calibrate_step *list, size_t n, const gguf *g,
                                device *d, const log_sink *log, ridge_error *err) {
     step_shape shapes[CALIBRATE_MAX_STEPS];
@@ -63,11 +49,38 @@ static ridge_status open_steps(steps **out, const calibrate_step *list, size_t n
     return steps_open(out, g, d, shapes, n, log, err);
 }
 
+/* A decode once before, since those follow their like; what a prompt's chunk reads is little beside
+ * what it computes. */
+static ridge_status measure(steps *s, const step_shape *shape, double *seconds, ridge_error *err) {
+    if (shape->n_rows == 1) RIDGE_TRY(steps_run(s, shape, false, seconds, err));
+    return steps_run(s, shape, false, seconds, err);
+}
+
+static void summarize(calibrate_step *step, double *runs, size_t n) {
+    qsort(runs, n, sizeof *runs, by_value);
+    step->low_s = runs[n / 4];
+    step->seconds = runs[n / 2];
+    step->high_s = runs[3 * n / 4];
+}
+
+static ridge_status run_rounds(steps *s, calibrate_step *list, size_t n, double enough_s,
+                               ridge_error *err) {
+    double runs[CALIBRATE_MAX_STEPS][MAX_ROUNDS], start = clock_now_s();
+    size_t n_rounds = 0;
+    while (n_rounds < MIN_ROUNDS || (n_rounds < MAX_ROUNDS && clock_now_s() - start < enough_s)) {
+        for (size_t i = 0; i < n; i++)
+            RIDGE_TRY(measure(s, &list[i].shape, &runs[i][n_rounds], err));
+        n_rounds++;
+    }
+    for (size_t i = 0; i < n; i++) summarize(&list[i], runs[i], n_rounds);
+    return RIDGE_OK;
+}
+
 ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
-                               const log_sink *log, ridge_error *err) {
+                               double enough_s, const log_sink *log, ridge_error *err) {
     steps *s = NULL;
     ridge_status status = open_steps(&s, list, n, g, cpu, log, err);
-    for (size_t i = 0; i < n && status == RIDGE_OK; i++) status = measure(s, &list[i], err);
+    if (status == RIDGE_OK) status = run_rounds(s, list, n, enough_s, err);
     steps_close(s);
     return status;
 }
@@ -85,7 +98,7 @@ static double between(double min, double max, double x) {
     return min * pow(max / min, 1 / (1 + exp(-x)));
 }
 
-/* Linear operations have four variables; attention computes in prompts and reads in decodes; what
+/* Linear operations have six variables; attention computes in prompts and reads in decodes; what
  * goes row by row takes the time of its activations. */
 static void set_numbers(efficiency_profile *p, const double *x) {
     *p = efficiency_ideal();
@@ -95,6 +108,9 @@ static void set_numbers(efficiency_profile *p, const double *x) {
     linear->bandwidth = between(0.05, 2, x[1]);
     linear->overhead_s = between(1e-7, 1e-3, x[2]);
     linear->sharpness = between(1, 16, x[3]);
+    linear->few_tokens = DEV_FEW_TOKENS;
+    linear->few_compute = between(0.02, 1, x[7]);
+    linear->unpack_tokens = between(0.1, 100, x[8]);
     p->kinds[EFFICIENCY_EXPERTS] = *linear;
     p->kinds[EFFICIENCY_ATTENTION_PREFILL].compute = between(0.002, 1, x[4]);
     p->kinds[EFFICIENCY_ATTENTION_DECODE].bandwidth = between(0.02, 2, x[5]);
@@ -103,7 +119,7 @@ static void set_numbers(efficiency_profile *p, const double *x) {
     for (int k = 0; k <= EFFICIENCY_ROWS; k++)
         snprintf(p->kinds[k].from, sizeof p->kinds[k].from, "fitted on whole steps");
 }
-#define N_VARIABLES 7
+#define N_VARIABLES 9
 
 static ridge_status predict(const step_fit *f, ridge_error *err) {
     for (size_t i = 0; i < f->n; i++)

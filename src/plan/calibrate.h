@@ -14,7 +14,8 @@
 
 typedef struct {
     step_shape shape;
-    double seconds, predicted_s;
+    double seconds, low_s, high_s; /* the median and the quartiles of its runs */
+    double predicted_s;
     bool held_out; /* not to be fitted on */
 } calibrate_step;
 
@@ -22,9 +23,12 @@ typedef struct {
  * other one is held out. Returns how many, of which none needs more than max_context tokens. */
 size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_context);
 
-/* Sets seconds: the median of repeated runs, on the device that computes. */
+/* Sets what they take on the device that computes. Rounds of all steps, for about so many seconds
+ * (at least three rounds): a machine that is slow for a while, as shared ones are, is so for all of
+ * them alike. */
 ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
-                               const log_sink *log, ridge_error *err) RIDGE_CHECKED;
+                               double enough_s, const log_sink *log,
+                               ridge_error *err) RIDGE_CHECKED;
 
 /* *out gets its numbers, each step its prediction. */
 ridge_status calibrate_fit(efficiency_profile *out, calibrate_step *list, size_t n, const gguf *g,

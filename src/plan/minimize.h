@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#define MINIMIZE_MAX_VARIABLES 8
+#define MINIMIZE_MAX_VARIABLES 12
 
 typedef double (*minimize_fn)(const void *context, const double *x);
 

@@ -8,8 +8,8 @@
 efficiency_profile efficiency_ideal(void) {
     efficiency_profile p = {.name = "ideal"};
     for (int k = 0; k < EFFICIENCY_N_KINDS; k++)
-        p.kinds[k] =
-            (efficiency_numbers){.compute = 1, .bandwidth = 1, .link = 1, .sharpness = INFINITY};
+        p.kinds[k] = (efficiency_numbers){
+            .compute = 1, .bandwidth = 1, .link = 1, .sharpness = INFINITY, .few_compute = 1};
     return p;
 }
 
@@ -37,6 +37,12 @@ static double norm_of(const double *terms, int n, double p) {
     return most * pow(sum, 1 / p);
 }
 
+static double compute_seconds(const efficiency_numbers *c, double peak, const efficiency_op *op) {
+    if (op->m > 0 && op->m <= c->few_tokens) return over(op->flops, c->few_compute * peak);
+    double unpacking = op->m > 0 ? op->flops / op->m * c->unpack_tokens : 0;
+    return over(op->flops + unpacking + 2 * op->k * c->wave_outputs, c->compute * peak);
+}
+
 double efficiency_seconds(const efficiency_profile *profile, const efficiency_peaks *peaks,
                           const efficiency_op *op) {
     const efficiency_numbers *c = &profile->kinds[op->kind];
@@ -48,7 +54,7 @@ double efficiency_seconds(const efficiency_profile *profile, const efficiency_pe
     double bytes = op->bytes + profile->activations * op->intermediate_bytes;
     double terms[] = {
         c->latency_s,
-        over(op->flops + 2 * op->k * c->wave_outputs, c->compute * peaks->flops_per_s),
+        compute_seconds(c, peaks->flops_per_s, op),
         over(bytes, c->bandwidth * peaks->bytes_per_s),
     };
     return c->overhead_s + norm_of(terms, 3, c->sharpness);

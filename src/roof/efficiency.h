@@ -3,7 +3,8 @@
  * The roofline says what an operation takes at best; a profile, a few numbers per kind of
  * operation, says what one machine makes of it:
  *
- *     compute = (flops + 2 k wave_outputs) / (compute * peak)
+ *     compute = (flops (1 + unpack_tokens / m) + 2 k wave_outputs) / (compute * peak)
+ *             = flops / (few_compute * peak) of m <= few_tokens
  *     memory  = (bytes + activations * intermediate_bytes) / (bandwidth * peak)
  *     link    = bytes that a rank sends / (link * peak)
  *     seconds = overhead + (latency^p + compute^p + memory^p + link^p)^(1/p),  p = sharpness
@@ -11,6 +12,8 @@
  * p is what hides behind what: infinite, and the slowest hides all others (the roofline); 1, and
  * they follow one another. Nothing hides the overhead. wave_outputs is the work of units that idle:
  * a GPU computes tiles of outputs in waves, and an operation's last wave is on average half empty.
+ * unpack_tokens are those whose products take as long as it takes to unpack a matrix of quants; a
+ * few tokens may have kernels that read it as it is.
  *
  * The ideal profile is the roofline itself. plan/fit.h fits others on measured times; as files
  * they are JSON (efficiency_file.c). Pure.
@@ -65,12 +68,21 @@ typedef struct {
     double overhead_s, latency_s;
     double sharpness; /* p, at least 1; may be infinite */
     double wave_outputs;
+    double few_tokens, few_compute, unpack_tokens;
     char from[48]; /* what the numbers rest on */
 } efficiency_numbers;
 
+/* The machine that was measured; 0: the profile doesn't say. */
+typedef struct {
+    char title[64];
+    double flops_per_s, bytes_per_s; /* its peaks, of which the numbers are fractions */
+    double memory_bytes;
+} efficiency_machine;
+
 typedef struct {
     char name[32];
-    char made[256];     /* the command that made it */
+    char made[256]; /* the command that made it */
+    efficiency_machine machine;
     double activations; /* share of the activations that goes through memory */
     efficiency_numbers kinds[EFFICIENCY_N_KINDS];
 } efficiency_profile;

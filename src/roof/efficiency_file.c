@@ -4,7 +4,10 @@
  * ...", "activations": 1.0, "kinds": {"linear": {"compute": 0.7, "bandwidth": 0.9, "link": 1.0,
  * "overhead_s": 5e-06, "sharpness": 2.0, "wave_outputs": 1e+05, "from": "..."}, ...}}
  *
- * A kind that a file leaves out is ideal; an infinite sharpness is null.
+ * A kind that a file leaves out is ideal, and so is a number; an infinite sharpness is null. A
+ * profile of a machine that is in no table has that machine's peaks:
+ *
+ *     "machine": {"title": "...", "flops_per_s": 5e+11, "bytes_per_s": 2e+10, "memory_bytes": 1e10}
  */
 #include <jansson.h>
 #include <math.h>
@@ -54,6 +57,9 @@ static const struct {
     {"latency_s", offsetof(efficiency_numbers, latency_s), 0, 1},
     {"sharpness", offsetof(efficiency_numbers, sharpness), 1, 1e6},
     {"wave_outputs", offsetof(efficiency_numbers, wave_outputs), 0, 1e12},
+    {"few_tokens", offsetof(efficiency_numbers, few_tokens), 0, 1e6},
+    {"few_compute", offsetof(efficiency_numbers, few_compute), 1e-6, 100},
+    {"unpack_tokens", offsetof(efficiency_numbers, unpack_tokens), 0, 1e6},
 };
 #define N_FIELDS (sizeof fields / sizeof *fields)
 
@@ -124,6 +130,38 @@ static ridge_status read_kinds(efficiency_profile *p, json_t *kinds, ridge_error
     return RIDGE_OK;
 }
 
+/* The peaks of a machine, and what they may be, in the order of the file. */
+static const struct {
+    const char *name;
+    size_t offset;
+} machine_fields[] = {
+    {"flops_per_s", offsetof(efficiency_machine, flops_per_s)},
+    {"bytes_per_s", offsetof(efficiency_machine, bytes_per_s)},
+    {"memory_bytes", offsetof(efficiency_machine, memory_bytes)},
+};
+#define N_MACHINE_FIELDS (sizeof machine_fields / sizeof *machine_fields)
+
+static double *machine_field(efficiency_machine *m, size_t i) {
+    return (double *)((char *)m + machine_fields[i].offset);
+}
+
+static ridge_status read_machine(efficiency_machine *m, const json_t *object, ridge_error *err) {
+    if (!json_is_object(object))
+        return RIDGE_FAIL(err, RIDGE_EFORMAT, "\"machine\": expected an object");
+    RIDGE_TRY(read_text(m->title, sizeof m->title, object, "title", err));
+    for (size_t i = 0; i < N_MACHINE_FIELDS; i++) {
+        char path[40];
+        snprintf(path, sizeof path, "machine.%s", machine_fields[i].name);
+        RIDGE_TRY(read_number(machine_field(m, i), json_object_get(object, machine_fields[i].name),
+                              path, 1e6, 1e21, err));
+    }
+    return json_object_size(object) == 1 + N_MACHINE_FIELDS
+               ? RIDGE_OK
+               : RIDGE_FAIL(err, RIDGE_EFORMAT,
+                            "machine: unknown fields: expected title, flops_per_s, bytes_per_s "
+                            "and memory_bytes");
+}
+
 static ridge_status read_profile(efficiency_profile *p, const json_t *root, ridge_error *err) {
     char format[40];
     double version;
@@ -138,11 +176,13 @@ static ridge_status read_profile(efficiency_profile *p, const json_t *root, ridg
     RIDGE_TRY(read_number(&p->activations, json_object_get(root, "activations"), "\"activations\"",
                           0, 1, err));
     RIDGE_TRY(read_kinds(p, json_object_get(root, "kinds"), err));
-    return json_object_size(root) == 6
+    const json_t *machine = json_object_get(root, "machine");
+    if (machine != NULL) RIDGE_TRY(read_machine(&p->machine, machine, err));
+    return json_object_size(root) == (machine != NULL ? 7 : 6)
                ? RIDGE_OK
                : RIDGE_FAIL(err, RIDGE_EFORMAT,
-                            "unknown fields: expected format, version, name, made, activations "
-                            "and kinds");
+                            "unknown fields: expected format, version, name, made, activations, "
+                            "kinds and perhaps machine");
 }
 
 ridge_status efficiency_parse(efficiency_profile *out, const char *where, const char *text,
@@ -185,11 +225,22 @@ static void write_numbers(buf *b, efficiency_numbers c) {
     buf_puts(b, "}");
 }
 
+static void write_machine(buf *b, efficiency_machine m) {
+    buf_puts(b, ",\n \"machine\": {\"title\": ");
+    buf_json_string(b, m.title, strlen(m.title));
+    for (size_t i = 0; i < N_MACHINE_FIELDS; i++) {
+        buf_printf(b, ", \"%s\": ", machine_fields[i].name);
+        buf_json_double(b, *machine_field(&m, i));
+    }
+    buf_puts(b, "}");
+}
+
 void efficiency_write(buf *b, const efficiency_profile *p) {
     buf_printf(b, "{\"format\": \"%s\", \"version\": %d,\n \"name\": ", FORMAT, VERSION);
     buf_json_string(b, p->name, strlen(p->name));
     buf_puts(b, ",\n \"made\": ");
     buf_json_string(b, p->made, strlen(p->made));
+    if (p->machine.flops_per_s > 0) write_machine(b, p->machine);
     buf_puts(b, ",\n \"activations\": ");
     buf_json_double(b, p->activations);
     buf_puts(b, ",\n \"kinds\": {");

@@ -1,6 +1,7 @@
 /* roof/hardware: see hardware.h. */
 #include "roof/hardware.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -254,6 +255,32 @@ ridge_status hardware_find(hardware *out, const char *name, ridge_error *err) {
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
                                  table[i].name);
     return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "GPU '%.60s' is not known; known are %s", name, names);
+}
+
+static bool is_path(const char *name) {
+    return strchr(name, '/') != NULL || strchr(name, '.') != NULL;
+}
+
+ridge_status hardware_open(hardware *out, efficiency_profile *profile, const char *name,
+                           ridge_error *err) {
+    efficiency_profile p;
+    if (!is_path(name)) return hardware_find(out, name, err);
+    RIDGE_TRY(efficiency_find(&p, name, err));
+    const efficiency_machine *m = &p.machine;
+    if (m->flops_per_s == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "%.80s: a profile that doesn't say of which machine, expected one of "
+                          "ridge plan --calibrate",
+                          name);
+    hardware h = {.bytes_per_s = m->bytes_per_s,
+                  .memory_bytes = m->memory_bytes,
+                  .source = "measured by ridge plan --calibrate"};
+    snprintf(h.name, sizeof h.name, "%s", p.name);
+    snprintf(h.title, sizeof h.title, "%s", m->title);
+    for (int i = 0; i < PEAK_N; i++) h.peaks[i] = m->flops_per_s;
+    *out = h;
+    *profile = p;
+    return RIDGE_OK;
 }
 
 double hardware_flops(const hardware *h, hardware_peak precision) {

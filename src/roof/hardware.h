@@ -9,11 +9,12 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "roof/efficiency.h"
 
 typedef enum { PEAK_F32, PEAK_16, PEAK_FP8, PEAK_INT8, PEAK_FP4, PEAK_N } hardware_peak;
 
 typedef struct {
-    const char *name, *title; /* "h100", "NVIDIA H100 SXM" */
+    char name[32], title[64]; /* "h100", "NVIDIA H100 SXM" */
     double peaks[PEAK_N];     /* operations per second, by precision; 0: it has no unit for that */
     double bytes_per_s, memory_bytes;
     double link_bytes_per_s;    /* to its neighbours: NVLink and their like; 0: over the bus */
@@ -24,6 +25,12 @@ typedef struct {
 
 /* RIDGE_ENOTFOUND: none is called so; the message lists those that are. */
 ridge_status hardware_find(hardware *out, const char *name, ridge_error *err) RIDGE_CHECKED;
+
+/* By name, else the machine of a profile's file (`ridge plan --calibrate`); *profile then becomes
+ * that profile, and stays as it is otherwise. Its peaks are the same in every precision: those that
+ * the profile's fractions are of. */
+ridge_status hardware_open(hardware *out, efficiency_profile *profile, const char *name,
+                           ridge_error *err) RIDGE_CHECKED;
 const hardware *hardware_at(size_t i); /* NULL past the last */
 
 /* The peak of a precision; where the device has no unit for it, of 16 bits. */

@@ -1,4 +1,5 @@
-"""ridge plan --fit: a profile from measured times: what it prints, writes and refuses."""
+"""ridge plan --fit and --calibrate: profiles from measured times: what is printed, written and refused, and what a file
+that knows its machine stands for."""
 import json
 
 import pytest
@@ -66,3 +67,45 @@ def test_calibrate_faults(ridge, tmp_path):
     ridge("plan", "--calibrate", "x.gguf", "more", status=2)
     (tmp_path / "x.gguf").write_text("no model")
     assert "x.gguf" in ridge("plan", "--calibrate", tmp_path / "x.gguf", status=1).stderr.decode()
+    assert "--seconds: expected 0 to" in ridge("plan", "--calibrate", tmp_path / "x.gguf", "--seconds", -1,
+                                               status=2).stderr.decode()
+
+
+STREAMED = 2 * (8030261248 - 128256 * 4096)  # bytes of Llama 3.1 8B without the table, whose rows alone are read
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A file as --calibrate writes it: 20 GB/s, of which linear layers reach 80 %."""
+    path = tmp_path / "here.json"
+    path.write_text(json.dumps({
+        "format": "ridge efficiency profile", "version": 1, "name": "here", "made": "by hand", "activations": 0,
+        "machine": {"title": "A CPU, 2 threads", "flops_per_s": 4e12, "bytes_per_s": 2e10, "memory_bytes": 32e9},
+        "kinds": {"linear": {"bandwidth": 0.8}}}))
+    return path
+
+
+def test_a_machine_by_its_file(ridge, machine):
+    """With the profile that the file is, unless another is asked for."""
+    args = ("--model", "llama-3.1-8b", "--gpu", machine)
+    p = ridge.json("plan", *args, "--json")
+    assert p["gpu"]["name"] == "here"
+    assert (p["gpu"]["peak_flops"], p["gpu"]["bandwidth"], p["gpu"]["memory_bytes"]) == (4e12, 2e10, 32e9)
+    assert p["latency"]["tpot_seconds"] == pytest.approx(STREAMED / 1.6e10, rel=1e-3)
+    p = ridge.json("plan", *args, "--profile", "ideal", "--json")
+    assert p["latency"]["tpot_seconds"] == pytest.approx(STREAMED / 2e10, rel=1e-3)
+    r = ridge.json("sim", *args, "--num-prompts", 1, "--input-len", 1, "--output-len", 3, "--json")
+    assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * STREAMED / 1.6e10, rel=1e-3)
+    assert "A CPU, 2 threads" in ridge.text("plan", *args)
+
+
+def test_a_file_that_is_no_machine(ridge, machine):
+    args = ("--model", "llama-3.1-8b", "--gpu", machine)
+    profile = json.loads(machine.read_text())
+    del profile["machine"]
+    machine.write_text(json.dumps(profile))
+    for command in "plan", "sim":
+        assert "doesn't say of which machine" in ridge(command, *args, status=2).stderr.decode()
+    profile["machine"] = {"title": "A CPU", "flops_per_s": 4e12, "bytes_per_s": 0, "memory_bytes": 32e9}
+    machine.write_text(json.dumps(profile))
+    assert "machine.bytes_per_s: 0, expected" in ridge("plan", *args, status=1).stderr.decode()

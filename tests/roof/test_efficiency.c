@@ -20,6 +20,7 @@ static efficiency_profile some_profile(void) {
                                           .latency_s = 1e-6,
                                           .sharpness = 2,
                                           .wave_outputs = 2e5,
+                                          .few_compute = 0.7,
                                           .from = "thin air"};
     p.kinds[EFFICIENCY_SEND].sharpness = INFINITY;
     return p;
@@ -93,6 +94,25 @@ static void terms_join_by_the_norm(void **state) {
     assert_near(seconds(&p, &op), 5e-6);
 }
 
+/* Peak 1e12: 8 tokens by 1,000 x 500 are 8e6 operations, at a quarter of it 32 us; 9 are 9e6, and
+ * 3 more for unpacking, at half of it 24 us. */
+static void a_few_tokens_have_kernels_of_their_own(void **state) {
+    (void)state;
+    static const efficiency_peaks peaks = {.flops_per_s = 1e12};
+    efficiency_profile p = efficiency_ideal();
+    efficiency_numbers *c = &p.kinds[EFFICIENCY_LINEAR];
+    c->compute = 0.5;
+    c->few_tokens = 8;
+    c->few_compute = 0.25;
+    c->unpack_tokens = 3;
+    efficiency_op op = linear(8, 1000, 500);
+    op.bytes = 0;
+    assert_near(efficiency_seconds(&p, &peaks, &op), 32e-6);
+    op = linear(9, 1000, 500);
+    op.bytes = 0;
+    assert_near(efficiency_seconds(&p, &peaks, &op), 24e-6);
+}
+
 static void activations_count_by_their_share(void **state) {
     (void)state;
     efficiency_profile p = efficiency_ideal();
@@ -135,6 +155,9 @@ static void a_file_says_the_same(void **state) {
     efficiency_profile p = some_profile(), q;
     ridge_error err = {0};
     buf text = {0};
+    p.kinds[EFFICIENCY_LINEAR].few_tokens = 8;
+    p.kinds[EFFICIENCY_LINEAR].unpack_tokens = 2.5;
+    p.machine = (efficiency_machine){"a \"CPU\", 2 threads", 4.25e11, 2.5e10, 1.6e10};
     efficiency_write(&text, &p);
     assert_false(text.failed);
     assert_int_equal(efficiency_parse(&q, "some.json", text.data, text.len, &err), RIDGE_OK);
@@ -144,14 +167,22 @@ static void a_file_says_the_same(void **state) {
         assert_true(q.kinds[c].sharpness == p.kinds[c].sharpness);
         assert_true(q.kinds[c].latency_s == p.kinds[c].latency_s);
         assert_true(q.kinds[c].wave_outputs == p.kinds[c].wave_outputs);
+        assert_true(q.kinds[c].few_tokens == p.kinds[c].few_tokens);
+        assert_true(q.kinds[c].few_compute == p.kinds[c].few_compute);
+        assert_true(q.kinds[c].unpack_tokens == p.kinds[c].unpack_tokens);
         assert_string_equal(q.kinds[c].from, p.kinds[c].from);
     }
+    assert_string_equal(q.machine.title, p.machine.title);
+    assert_true(q.machine.flops_per_s == p.machine.flops_per_s);
+    assert_true(q.machine.bytes_per_s == p.machine.bytes_per_s);
+    assert_true(q.machine.memory_bytes == p.machine.memory_bytes);
     efficiency_op op = linear(77, 333, 4444);
     assert_near(seconds(&q, &op), seconds(&p, &op));
     buf_free(&text);
 }
 
 #define HEAD "{\"format\":\"ridge efficiency profile\",\"version\":1,\"name\":\"x\",\"made\":\"\","
+#define PEAKS "\"flops_per_s\":1e12,\"bytes_per_s\":1e10"
 #define REST HEAD "\"activations\":1,\"kinds\":"
 
 static void a_kind_left_out_is_ideal(void **state) {
@@ -163,6 +194,8 @@ static void a_kind_left_out_is_ideal(void **state) {
     assert_near(p.kinds[EFFICIENCY_LINEAR].compute, 0.5);
     assert_near(p.kinds[EFFICIENCY_LINEAR].bandwidth, 1);
     assert_near(p.kinds[EFFICIENCY_NORM].compute, 1);
+    assert_near(p.kinds[EFFICIENCY_LINEAR].few_compute, 1);
+    assert_true(p.machine.flops_per_s == 0);
 }
 
 static void faults_are_named(void **state) {
@@ -178,6 +211,16 @@ static void faults_are_named(void **state) {
         {HEAD "\"activations\":2,\"kinds\":{}}", "\"activations\": 2, expected 0 to 1"},
         {HEAD "\"activations\":1}", "\"kinds\": expected an object"},
         {REST "{},\"more\":1}", "unknown fields"},
+        {REST "{},\"machine\":1}", "\"machine\": expected an object"},
+        {REST "{},\"machine\":{}}", "\"title\": expected a string"},
+        {REST "{},\"machine\":{\"title\":\"x\"," PEAKS "}}",
+         "machine.memory_bytes: expected a number"},
+        {REST "{},\"machine\":{\"title\":\"x\"," PEAKS ",\"memory_bytes\":0}}",
+         "machine.memory_bytes: 0, expected 1e+06 to 1e+21"},
+        {REST "{},\"machine\":{\"title\":\"x\"," PEAKS ",\"memory_bytes\":1e9,\"m\":1}}",
+         "machine: unknown fields"},
+        {REST "{\"linear\":{\"few_tokens\":-1}}}", "kinds.linear.few_tokens: -1"},
+        {REST "{\"linear\":{\"few_compute\":0}}}", "kinds.linear.few_compute: 0"},
         {REST "{\"lineal\":{}}}", "kinds.lineal: no such kind"},
         {REST "{\"linear\":7}}", "kinds.linear: expected an object"},
         {REST "{\"linear\":{\"speed\":1}}}", "kinds.linear.speed: unknown field"},
@@ -216,6 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ideal_is_the_roofline),
         cmocka_unit_test(terms_join_by_the_norm),
+        cmocka_unit_test(a_few_tokens_have_kernels_of_their_own),
         cmocka_unit_test(activations_count_by_their_share),
         cmocka_unit_test(collectives_are_rings),
         cmocka_unit_test(more_is_never_faster),

@@ -3,7 +3,10 @@
 #include "unit.h"
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "roof/hardware.h"
 
@@ -61,6 +64,16 @@ static void peaks_are_those_of_their_parts(void **state) {
     assert_null(hardware_at(n)); /* none is left out */
 }
 
+static void save(const efficiency_profile *p, const char *path) {
+    buf text = {0};
+    efficiency_write(&text, p);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text.data, 1, text.len, f), text.len);
+    assert_int_equal(fclose(f), 0);
+    buf_free(&text);
+}
+
 /* Half the bits, twice the operations; GeForce halves sums in 32 bits, so integers have four times.
  */
 static void smaller_numbers_are_faster(void **state) {
@@ -76,10 +89,41 @@ static void smaller_numbers_are_faster(void **state) {
     }
 }
 
+/* A profile's file stands for the machine that it was measured on, if it says which. */
+static void a_measured_machine_comes_from_its_profile(void **state) {
+    (void)state;
+    char path[] = "/tmp/ridge-hardware-XXXXXX";
+    char file[sizeof path + 8];
+    efficiency_profile of_a = efficiency_ideal(), p = {.name = "untouched"};
+    hardware h = {0};
+    ridge_error err = {0};
+    assert_non_null(mkdtemp(path));
+    snprintf(file, sizeof file, "%s/a.json", path);
+    snprintf(of_a.name, sizeof of_a.name, "a");
+    save(&of_a, file);
+    assert_int_equal(hardware_open(&h, &p, file, &err), RIDGE_EINVAL);
+    assert_non_null(strstr(err.text, "doesn't say of which machine"));
+    assert_string_equal(p.name, "untouched");
+    of_a.machine = (efficiency_machine){"A, 2 threads", 4e11, 2e10, 8e9};
+    save(&of_a, file);
+    assert_int_equal(hardware_open(&h, &p, file, NULL), RIDGE_OK);
+    assert_string_equal(p.name, "a");
+    assert_string_equal(h.title, "A, 2 threads");
+    assert_true(h.bytes_per_s == 2e10 && h.memory_bytes == 8e9);
+    for (int i = 0; i < PEAK_N; i++) assert_true(hardware_flops(&h, (hardware_peak)i) == 4e11);
+    unlink(file);
+    rmdir(path);
+    assert_int_equal(hardware_open(&h, &p, "h100", NULL), RIDGE_OK);
+    assert_string_equal(p.name, "a"); /* names have no profile */
+    assert_int_equal(hardware_open(&h, &p, "./nowhere.json", NULL), RIDGE_ENOTFOUND);
+    assert_int_equal(hardware_open(&h, &p, "h1000", NULL), RIDGE_ENOTFOUND);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_those_of_their_parts),
         cmocka_unit_test(smaller_numbers_are_faster),
+        cmocka_unit_test(a_measured_machine_comes_from_its_profile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
