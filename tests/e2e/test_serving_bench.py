@@ -1,5 +1,5 @@
-"""bench/serving.py and bench/speculation.py: their arithmetic, what is skipped, and one bar for real; a short
-bench/soak.py."""
+"""bench/serving.py, bench/simulate.py and bench/speculation.py: their arithmetic, what is skipped, and a little for real;
+a short bench/soak.py."""
 import json
 import pathlib
 import subprocess
@@ -10,6 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import serving  # noqa: E402
+import simulate  # noqa: E402
 
 
 def bench(ridge, *args, status=None):
@@ -77,3 +78,30 @@ def test_speculation(ridge, model):
         assert r["answers_equal"] and r["least"] == 0.97
         assert r["ratio"]["min"] <= r["ratio"]["median"] <= r["ratio"]["max"] and r["plain"]["min"] > 0
     assert said["holds"] == all(r["ratio"]["median"] >= 0.97 for r in said["results"])
+
+
+def test_simulated_over_measured():
+    """Of ratios 1.2, 0.9 and 1.1 the median is within 15 %; of 1.2, 0.9 and 1.3 it isn't."""
+    measured = {name: 10.0 for name in simulate.METRICS}
+    rounds = [{"measured": measured, "simulated": {name: 10 * x for name in simulate.METRICS}} for x in (1.2, 0.9, 1.1)]
+    rounds[2]["simulated"]["TPOT p50, ms"] = 13.0
+    result = simulate.compare(rounds)
+    assert result["TTFT p50, ms"]["ratio"] == pytest.approx({"median": 1.1, "min": 0.9, "max": 1.2})
+    assert result["TTFT p50, ms"]["holds"] and not result["TPOT p50, ms"]["holds"]
+
+
+def test_a_short_simulation(ridge, model, tmp_path):
+    """The same requests on both sides: as many tokens, and about as many steps, whatever they take."""
+    profile = tmp_path / "here.json"
+    profile.write_text(json.dumps({
+        "format": "ridge efficiency profile", "version": 1, "name": "here", "made": "by hand", "activations": 0,
+        "machine": {"title": "A CPU", "flops_per_s": 2e11, "bytes_per_s": 1e10, "memory_bytes": 4e9}, "kinds": {}}))
+    done = subprocess.run([sys.executable, ROOT / "bench" / "simulate.py", "--rounds", "1", "--profile", profile, "--seconds",
+                           "2", "--traffic", "poisson", "--json", model("smollm2-135m")], capture_output=True, text=True,
+                          timeout=300, env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
+    assert done.returncode in (0, 1), done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    (r,) = result["rounds"]
+    assert r["measured"]["output_tokens"] == r["simulated"]["output_tokens"] > 0
+    assert 0.3 < r["busy"] < 0.9
+    assert set(result["metrics"]) == set(simulate.METRICS)
