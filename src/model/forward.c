@@ -40,15 +40,18 @@ enum {
     N_VALUES
 };
 
-#define MAX_OPS_PER_LAYER 24
-#define MAX_OPS_OUTSIDE 8
+/* A send, 13 of attention, 14 of experts; of the embedding 2, of the head 5. */
+#define MAX_OPS_PER_LAYER 28
+#define MAX_OPS_OUTSIDE 7
 
 typedef struct {
     const model *m;
     dev_program *p;
+    size_t max_ops;
 } builder;
 
 static dev_op *add_op(builder *b, dev_op_kind kind, dev_value in, dev_value out) {
+    ridge_assert(b->p->n_ops < b->max_ops);
     dev_op *op = &b->p->ops[b->p->n_ops++];
     *op = (dev_op){.kind = kind, .in = {in, DEV_NONE}, .out = {out, DEV_NONE, DEV_NONE}};
     return op;
@@ -307,13 +310,14 @@ static void send(builder *b) {
 ridge_status model_build_program(model *m, ridge_error *err) {
     const model_config *c = &m->config;
     dev_program *p = &m->program;
-    p->ops = mem_zalloc(c->n_layers * MAX_OPS_PER_LAYER + MAX_OPS_OUTSIDE, sizeof *p->ops);
+    size_t max_ops = (size_t)c->n_layers * MAX_OPS_PER_LAYER + MAX_OPS_OUTSIDE;
+    p->ops = mem_zalloc(max_ops, sizeof *p->ops);
     p->widths = mem_zalloc(N_VALUES, sizeof *p->widths);
     if (p->ops == NULL || p->widths == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the program");
     p->n_values = N_VALUES;
     p->n_vocab = c->n_vocab;
     set_widths(c, p->widths);
-    builder b = {m, p};
+    builder b = {m, p, max_ops};
     dev_op *embed = add_op(&b, DEV_EMBED, DEV_NONE, X);
     embed->w[0] = m->embedding;
     embed->scale = c->embed_scale;

@@ -94,9 +94,34 @@ static void test_parameters(void **state) {
     assert_int_equal(n_known, n); /* none is left out */
 }
 
+/* A model that is spread in every way has a send before each layer but the first. */
+static void test_every_layer_a_stage(void **state) {
+    (void)state;
+    const char *name;
+    for (size_t i = 0; (name = plan_model_name(i)) != NULL; i++) {
+        device *d;
+        plan_model whole = open_model(&d, name);
+        model_config part;
+        model *m;
+        ridge_error err = {0};
+        uint32_t n_layers = whole.model->config.n_layers, n_sends = 0;
+        const model_split split = {.n_tensor = 2,
+                                   .n_expert = whole.model->config.moe.n_experts > 0 ? 2 : 1,
+                                   .n_stages = n_layers};
+        if (model_config_split(&part, &whole.model->config, &split, &err) != RIDGE_OK ||
+            model_open_shape(&m, &part, d, &err) != RIDGE_OK)
+            fail_msg("%s: %s", name, err.text);
+        for (size_t k = 0; k < m->program.n_ops; k++) n_sends += m->program.ops[k].kind == DEV_SEND;
+        assert_int_equal(n_sends, n_layers - 1);
+        model_close(m);
+        close_model(d, &whole);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_every_layer_a_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
