@@ -194,6 +194,10 @@ static int print_change(const plan_args *a, char *text, const plan_report *from,
     plan_report to;
     ridge_error err = {0}, misfit = {0};
     const char *what = text + strlen("--");
+    if (*what == '=' || strchr(what, '=') == NULL) {
+        error_set(&err, RIDGE_EINVAL, "--what-if: expected OPTION=VALUE, found '%s'", what);
+        return usage_error(&err);
+    }
     int status = change(a, text, &changed);
     if (status != CLI_OK) return status;
     if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return usage_error(&err);

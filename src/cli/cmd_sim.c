@@ -51,6 +51,24 @@ static ridge_status set_split(const sim_split_args *a, model_split *s, const cha
     return RIDGE_OK;
 }
 
+static ridge_status set_disaggregation(const sim_args *a, experiment *e, ridge_error *err) {
+    const sim_split_args *d = &a->decode;
+    if (a->disaggregate == NULL) {
+        bool apart = d->n_tensor + d->n_stages + d->n_expert + d->n_redundant > 0;
+        if (!apart || a->compare != NULL) return RIDGE_OK;
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--decode-... is of replicas for answers only: --disaggregate xPyD");
+    }
+    if (a->replicas > 1)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--replicas and --disaggregate exclude each other");
+    char variant[64];
+    snprintf(variant, sizeof variant, "disagg=%.32s", a->disaggregate);
+    bool one = strchr(a->disaggregate, '+') == NULL;
+    if (one && experiment_vary(e, variant, NULL) == RIDGE_OK) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL, "--disaggregate: expected xPyD, such as 2P1D, found '%s'",
+                      a->disaggregate);
+}
+
 static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *err) {
     sim_params *p = &e->sim;
     RIDGE_TRY(cli_whole(&p->pool.n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
@@ -66,12 +84,7 @@ static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *e
     p->link_bytes_per_s *= 1e9 / 8;
     RIDGE_TRY(cli_real(&p->link_latency_s, "link-latency-us", a->link_latency_us, 0, 1e9, err));
     p->link_latency_s /= 1e6;
-    if (a->disaggregate == NULL) return RIDGE_OK;
-    char variant[64];
-    snprintf(variant, sizeof variant, "disagg=%.32s", a->disaggregate);
-    if (experiment_vary(e, variant, NULL) == RIDGE_OK) return RIDGE_OK;
-    return RIDGE_FAIL(err, RIDGE_EINVAL, "--disaggregate: expected xPyD, such as 2P1D, found '%s'",
-                      a->disaggregate);
+    return set_disaggregation(a, e, err);
 }
 
 /* In place of a GPU's own, as far as they are given. */

@@ -85,7 +85,7 @@ static ridge_status open_model(machine *m, sched_params *s, ridge_error *err) {
     m->kv_token_bytes = (double)cache_size_token_bytes(&m->layout);
     m->weight_bytes =
         p->file_weights ? (double)whole->weight_bytes : plan_dtype_apply(&dtype, whole);
-    if (plan_n_gpus(&p->split) == 1) return RIDGE_OK;
+    if (plan_n_gpus(&p->split) == 1 && p->split.n_redundant == 0) return RIDGE_OK;
     if (p->file_weights)
         plan_dtype_set_bits(&dtype, 8 * m->weight_bytes / (double)whole->n_parameters);
     return open_part(m, &dtype, err);

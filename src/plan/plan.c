@@ -120,7 +120,7 @@ static ridge_status open_cache(plan *p, ridge_error *err) {
 static ridge_status open_all(plan *p, const char *name, ridge_error *err) {
     const model_split *split = &p->params.split;
     RIDGE_TRY(open_whole(p, name, err));
-    if (plan_n_gpus(split) > 1) RIDGE_TRY(open_part(p, err));
+    if (plan_n_gpus(split) > 1 || split->n_redundant > 0) RIDGE_TRY(open_part(p, err));
     RIDGE_TRY(open_cache(p, err));
     return p->dev->vtable->compile(p->dev, &p->program, &p->part->program, MODEL_MAX_CONTEXT, err);
 }

@@ -206,6 +206,12 @@ static ridge_status open_pool(sim *s, const sim_pool *p, ridge_error *err) {
 static ridge_status open_all(sim *s, ridge_error *err) {
     const sim_pool *first = &s->params->pool, *decode = &s->params->decode;
     uint64_t n = count_lanes(first) + count_lanes(decode);
+    if (n > SIM_MAX_LANES)
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "%llu schedulers: of each replica one for each stage and rank of experts; "
+            "at most %d",
+            (unsigned long long)n, SIM_MAX_LANES);
     uint32_t n_seqs = first->sched.max_num_seqs;
     if (decode->n_replicas > 0 && decode->sched.max_num_seqs > n_seqs)
         n_seqs = decode->sched.max_num_seqs;

@@ -35,6 +35,7 @@
 #include "traffic/traffic.h"
 
 #define SIM_MAX_STAGES 64
+#define SIM_MAX_LANES 16384 /* schedulers: some take half a megabyte */
 
 /* What a step takes, and of that how long for what. */
 typedef struct {

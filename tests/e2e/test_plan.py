@@ -450,6 +450,10 @@ def test_a_file_counts_its_own_types(ridge):
     (["--model", "llama-2-7b", "--gpu", "h100", "--kv-cache-dtype", "f17"], "--kv-cache-dtype: expected f16"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "speed=9"], "unknown option '--speed'"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=x"], "GPU 'x' is not known"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu"], "--what-if: expected OPTION=VALUE, found 'gpu'"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", ""], "--what-if: expected OPTION=VALUE, found ''"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "=3"], "--what-if: expected OPTION=VALUE, found '=3'"),
+    (["--model", "deepseek-v3", "--gpu", "h100", "--num-redundant-experts", "3"], "3 of 256 experts twice, on 1 ranks"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--tensor-parallel-size", "3"], "32 heads cannot be divided among 3"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "no efficiency profile 'x': expected ideal, a100, h100 or a file"),
 ])
