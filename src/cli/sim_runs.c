@@ -94,14 +94,19 @@ typedef struct {
     buf json;
 } comparison;
 
+/* All of them are looked at before any is run. */
 static ridge_status read_names(comparison *c, ridge_error *err) {
     for (const char *s = c->args->compare;; s++) {
+        experiment unused = c->args->e;
         size_t n = strcspn(s, ",");
         if (c->n_names == SIM_MAX_VARIANTS)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "more than %d variants", SIM_MAX_VARIANTS);
         if ((c->names[c->n_names] = mem_strndup(s, n)) == NULL)
             return RIDGE_FAIL(err, RIDGE_ENOMEM, "the variants");
-        c->n_names++;
+        if (experiment_vary(&unused, c->names[c->n_names++], err) != RIDGE_OK) {
+            error_where(err, "--compare");
+            return RIDGE_EINVAL;
+        }
         s += n;
         if (*s == '\0') return RIDGE_OK;
     }
@@ -145,6 +150,12 @@ static ridge_status compare_one(comparison *c, size_t rate, size_t name, ridge_e
     return RIDGE_OK;
 }
 
+static void name_variant(const char *name, ridge_error *err) {
+    char where[sizeof err->where];
+    snprintf(where, sizeof where, "--compare %s", name);
+    error_where(err, where);
+}
+
 static ridge_status compare_all(comparison *c, ridge_error *err) {
     RIDGE_TRY(read_names(c, err));
     RIDGE_TRY(read_rates(c, err));
@@ -153,7 +164,7 @@ static ridge_status compare_all(comparison *c, ridge_error *err) {
         if (!c->args->json && c->rates[r] > 0) printf("rate %g\n", c->rates[r]);
         for (size_t n = 0; n < c->n_names; n++) {
             ridge_status status = compare_one(c, r, n, err);
-            if (status != RIDGE_OK) error_where(err, "--compare");
+            if (status != RIDGE_OK) name_variant(c->names[n], err);
             if (status != RIDGE_OK) return status;
         }
     }

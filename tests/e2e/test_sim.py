@@ -127,6 +127,10 @@ def test_a_static_batch_holds_no_more_than_there_is(sim):
     assert 0.5 < r["kv"]["held"] <= 1
 
 
+def test_variants_are_read_before_any_runs(ridge):
+    assert ridge(*BASE, "--compare", "static,fast", status=2).stdout == b""
+
+
 def test_the_same_seed_is_the_same_document(ridge):
     args = (*BASE, "--rate", 30, "--num-prompts", 200, "--output-len", "exp:100", "--num-speculative-tokens", 3,
             "--acceptance", 0.6, "--json")
@@ -239,7 +243,9 @@ def test_max_rate(sim):
     (("--decode-tensor-parallel-size", "2"), "--disaggregate xPyD"),
     (("--pipeline-parallel-size", "32", "--replicas", "513"), "16416 schedulers: of each replica one for each stage"),
     (("--num-redundant-experts", "1"), "1 of 0 experts twice, on 1 ranks"),
+    (("--compare", "static,fast"), "--compare: expected one of static,"),
     (("--compare", "static,fast"), "found 'fast'"),
+    (("--compare", "tp=2,tp=3"), "--compare tp=3: 32 heads cannot be divided among 3 ranks"),
     (("--scheduler", "best"), "continuous or static"),
     (("--find", "max-rate"), "--slo-ttft"),
     (("--rate", "0"), "a rate of 0"),
