@@ -93,8 +93,8 @@ typedef struct {
      * and what those and the links between stages waited for. */
     double busy_s, bounds_s[ROOF_N_BOUNDS];
     dev_account account;
-    /* Of the KV cache, over the time of all steps: the share that is held, or reserved; of that
-     * the share with tokens in it (sched_get_cache_use). */
+    /* Of the KV cache, over the time of all steps: the share that is held, or reserved; of what
+     * each sequence holds the share with tokens in it (sched_get_cache_use). */
     double kv_held, kv_used;
     double transfer_s; /* of links, summed up */
     uint32_t max_live; /* requests in the system at once */

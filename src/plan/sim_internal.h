@@ -8,8 +8,8 @@
 /* What a run has seen so far. */
 typedef struct {
     sketch ttft_s, tpot_s, itl_s, e2e_s, queue_s;
-    sim_result sums;                  /* the counts and sums of it */
-    double kv_pool, kv_held, kv_used; /* tokens times seconds */
+    sim_result sums;                               /* the counts and sums of it */
+    double kv_pool, kv_held, kv_reserved, kv_used; /* tokens times seconds */
 } tally;
 
 /* A request on its way. */

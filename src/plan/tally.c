@@ -43,6 +43,16 @@ static double in_stages(const sim_step *step) {
     return step->n_parts > 0 ? seconds : step->seconds;
 }
 
+/* Tokens' places. What sequences share is held once. */
+static double held_places(const lane *l, const sched_params *p, const sched_cache_use *use) {
+    const kv_cache *c = sched_cache(l->sched);
+    double n = 0;
+    if (p->static_batches) return (double)use->reserved;
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        n += (double)(p->n_blocks[g] - kv_cache_n_available(c, g)) * p->block_size;
+    return n;
+}
+
 static void add_lane(tally *t, const lane *l, const sched_params *p, double seconds) {
     sched_cache_use use = sched_get_cache_use(l->sched);
     t->sums.n_steps += l->plan.n_sequences > 0;
@@ -50,7 +60,8 @@ static void add_lane(tally *t, const lane *l, const sched_params *p, double seco
     for (uint32_t g = 0; g < p->n_groups; g++)
         t->kv_pool += (double)p->n_blocks[g] * p->block_size * seconds;
     if (l->plan.n_sequences == 0) return; /* nor does it hold any */
-    t->kv_held += (double)use.reserved * seconds;
+    t->kv_held += held_places(l, p, &use) * seconds;
+    t->kv_reserved += (double)use.reserved * seconds;
     t->kv_used += (double)use.used * seconds;
 }
 
@@ -71,6 +82,6 @@ sim_result tally_result(const tally *t) {
     r.e2e_s = sketch_quantiles(&t->e2e_s);
     r.queue_s = sketch_quantiles(&t->queue_s);
     r.kv_held = t->kv_pool > 0 ? t->kv_held / t->kv_pool : 0;
-    r.kv_used = t->kv_held > 0 ? t->kv_used / t->kv_held : 0;
+    r.kv_used = t->kv_reserved > 0 ? t->kv_used / t->kv_reserved : 0;
     return r;
 }

@@ -127,6 +127,12 @@ def test_a_static_batch_holds_no_more_than_there_is(sim):
     assert 0.5 < r["kv"]["held"] <= 1
 
 
+def test_what_sequences_share_is_held_once(sim):
+    """50 of them decode on one beginning of 3,200 tokens, with 1 to 201 of their own and half of a block."""
+    r = sim("--num-prompts", 50, "--prefix-tokens", 3200, "--input-len", 1, "--output-len", 200)
+    assert r["kv"]["held"] * r["kv"]["tokens"] == pytest.approx(3200 + 50 * (101 + 8), rel=0.05)
+
+
 def test_variants_are_read_before_any_runs(ridge):
     assert ridge(*BASE, "--compare", "static,fast", status=2).stdout == b""
 
