@@ -27,7 +27,7 @@ static double number(const char *text) {
 static double price_of(const sim_args *a, const experiment *e) {
     size_t n = strlen(e->gpu.name);
     if (a->prices == NULL) return 0;
-    if (strchr(a->prices, '=') == NULL) return number(a->prices);
+    if (strpbrk(a->prices, "=,") == NULL) return number(a->prices);
     for (const char *s = a->prices;; s++) {
         if (strncmp(s, e->gpu.name, n) == 0 && s[n] == '=') return number(s + n + 1);
         s = strchr(s, ',');
@@ -288,7 +288,14 @@ static ridge_status try_machine(search *s, experiment *e, ridge_error *err) {
     return RIDGE_OK;
 }
 
-static ridge_status try_gpus(search *s, ridge_error *err) {
+static ridge_status try_gpu(search *s, experiment *e, ridge_error *err) {
+    for (e->split.n_tensor = 1; e->split.n_tensor <= MOST_RANKS; e->split.n_tensor *= 2)
+        RIDGE_TRY(try_machine(s, e, err));
+    return RIDGE_OK;
+}
+
+/* Of all that are named; unless `run`, it is only checked that they are known and have a price. */
+static ridge_status try_gpus(search *s, bool run, ridge_error *err) {
     for (const char *name = s->args->gpu;; name++) {
         size_t n = strcspn(name, ",");
         experiment e = s->args->e;
@@ -297,8 +304,7 @@ static ridge_status try_gpus(search *s, ridge_error *err) {
             return RIDGE_FAIL(err, RIDGE_EINVAL,
                               "--find cheapest needs a --price-per-hour of each GPU: %s=PRICE",
                               e.gpu.name);
-        for (e.split.n_tensor = 1; e.split.n_tensor <= MOST_RANKS; e.split.n_tensor *= 2)
-            RIDGE_TRY(try_machine(s, &e, err));
+        if (run) RIDGE_TRY(try_gpu(s, &e, err));
         name += n;
         if (*name == '\0') return RIDGE_OK;
     }
@@ -312,7 +318,8 @@ ridge_status sim_find_cheapest(const sim_args *a, ridge_error *err) {
     buf_puts(&s.json, "{\"model\":");
     buf_json_string(&s.json, a->model, strlen(a->model));
     buf_puts(&s.json, ",\"find\":\"cheapest\",\"candidates\":[");
-    ridge_status status = try_gpus(&s, err);
+    ridge_status status = try_gpus(&s, false, err);
+    if (status == RIDGE_OK) status = try_gpus(&s, true, err);
     if (status != RIDGE_OK) {
         buf_free(&s.json);
         return status;

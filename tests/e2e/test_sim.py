@@ -285,6 +285,8 @@ def test_max_rate(sim):
     (("--memory", "0"), "--memory: expected 1e+06"),
     (("--weight-bits", "0"), "--weight-bits: expected 0.1 to 64"),
     (("--price-per-hour", "h200=3"), "with one for h100, found 'h200=3'"),
+    (("--price-per-hour", "2,x"), "--price-per-hour: expected a number, or GPU=NUMBER"),
+    (("--gpu", "h100,x", "--price-per-hour", "2", "--find", "cheapest", "--rate", "1", "--slo-ttft", "500"), "GPU 'x'"),
 ])
 def test_what_is_refused(ridge, args, said):
     done = ridge(*BASE, *args, status=None)
