@@ -269,10 +269,15 @@ void plan_print_text(buf *b, const plan_report *r) {
     if (r->misfit != NULL) buf_printf(b, "\nIt does not fit: %s.\n", r->misfit);
 }
 
+static const char *value_text(char out[32], double x, const char *unit) {
+    return strcmp(unit, "s") == 0 ? seconds_text(out, x) : amount(out, x, unit);
+}
+
 static void change_row(buf *b, const char *name, double from, double to, const char *unit) {
     char t[2][32];
     if (from == to) return;
-    buf_printf(b, "  %-24s %12s -> %12s", name, amount(t[0], from, unit), amount(t[1], to, unit));
+    buf_printf(b, "  %-24s %12s -> %12s", name, value_text(t[0], from, unit),
+               value_text(t[1], to, unit));
     if (from > 0 && to > 0)
         buf_printf(b, to < from ? "   %.1f %% less\n" : "   x %.3g\n",
                    to < from ? 100 * (1 - to / from) : to / from);
@@ -287,8 +292,8 @@ void plan_print_change(buf *b, const char *what, const plan_report *from, const 
     change_row(b, "cache per token", x->kv_bytes_per_token, y->kv_bytes_per_token, "B");
     change_row(b, "tokens that fit", x->kv_tokens, y->kv_tokens, "");
     change_row(b, "ridge point", x->ridge, y->ridge, "FLOP/B");
-    change_row(b, "TTFT", x->prefill.counted.seconds * 1e3, y->prefill.counted.seconds * 1e3, "ms");
-    change_row(b, "TPOT", x->decode.counted.seconds * 1e3, y->decode.counted.seconds * 1e3, "ms");
+    change_row(b, "TTFT", x->prefill.counted.seconds, y->prefill.counted.seconds, "s");
+    change_row(b, "TPOT", x->decode.counted.seconds, y->decode.counted.seconds, "s");
     change_row(b, "tokens/s", from->params.batch / x->decode.counted.seconds,
                to->params.batch / y->decode.counted.seconds, "");
     change_row(b, "largest batch in target", x->slo_batch, y->slo_batch, "");

@@ -1,6 +1,7 @@
 """ridge plan --fit and --calibrate: profiles from measured times: what is printed, written and refused, and what a file
 that knows its machine stands for."""
 import json
+import re
 
 import pytest
 
@@ -96,7 +97,9 @@ def test_a_machine_by_its_file(ridge, machine):
     assert p["latency"]["tpot_seconds"] == pytest.approx(STREAMED / 2e10, rel=1e-3)
     r = ridge.json("sim", *args, "--num-prompts", 1, "--input-len", 1, "--output-len", 3, "--json")
     assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * STREAMED / 1.6e10, rel=1e-3)
-    assert "A CPU, 2 threads" in ridge.text("plan", *args)
+    text = ridge.text("plan", *args, "--what-if", "gpu=h100")
+    assert "A CPU, 2 threads" in text
+    assert re.search(r"TTFT +3\.\d+ s -> +14\.\d ms", text)  # 2 x 6.98e9 x 1,000 and attention's, at 4e12 and 989e12
 
 
 def test_a_file_that_is_no_machine(ridge, machine):
