@@ -103,5 +103,5 @@ def test_a_short_simulation(ridge, model, tmp_path):
     (result,) = json.loads(done.stdout)["results"]
     (r,) = result["rounds"]
     assert r["measured"]["output_tokens"] == r["simulated"]["output_tokens"] > 0
-    assert 0.3 < r["busy"] < 0.9
+    assert 0.2 < r["busy"] < 0.7
     assert set(result["metrics"]) == set(simulate.METRICS)
