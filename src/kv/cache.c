@@ -259,7 +259,16 @@ void kv_cache_skip(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
         kv_table_skip(&s->tables[g], c->pools[g], first_seen(c, g, n_tokens));
 }
 
+/* As nearly always: without a division. */
+static bool has_blocks(const kv_cache *c, const kv_seq *s, uint32_t n_tokens) {
+    for (uint32_t g = 0; g < c->params.n_groups; g++)
+        if (is_full(c, g) && (uint64_t)s->tables[g].n_blocks * c->params.block_size < n_tokens)
+            return false;
+    return true;
+}
+
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
+    if (has_blocks(c, s, n_tokens)) return true;
     uint32_t n_blocks = blocks_for(c, n_tokens);
     for (uint32_t g = 0; g < c->params.n_groups; g++)
         if (is_full(c, g) && n_blocks > s->tables[g].n_blocks &&
@@ -371,7 +380,7 @@ static void enter_computed(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32
 void kv_cache_commit(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n, bool tail) {
     enter_computed(c, s, tokens, n, tail);
     for (uint32_t g = 0; g < c->params.n_groups; g++)
-        kv_table_trim(&s->tables[g], c->pools[g], first_seen(c, g, n));
+        if (!is_full(c, g)) kv_table_trim(&s->tables[g], c->pools[g], first_seen(c, g, n));
 }
 
 void kv_cache_release(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n) {

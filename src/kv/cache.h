@@ -35,11 +35,11 @@ typedef struct {
 
 /* What one sequence holds. Zeroed and with tables made at first; see sequence.h. */
 typedef struct {
-    kv_table tables[KV_MAX_GROUPS];
     kv_node *node;    /* what it has computed is in the tree down to here; NULL: not entered */
     kv_node *tail;    /* its last block's, while that is partly filled and entered */
     uint32_t n_nodes; /* full blocks on the way to node */
     bool apart;       /* set by who makes it: what it computes isn't entered */
+    kv_table tables[KV_MAX_GROUPS];
 } kv_seq;
 
 /* The longest cached prefix of some tokens. */

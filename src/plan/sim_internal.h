@@ -16,14 +16,15 @@ typedef struct {
 typedef struct sim_request sim_request;
 typedef struct lane lane;
 struct sim_request {
-    sequence seq; /* first: the scheduler's view */
-    uint64_t index;
-    uint32_t n_output; /* tokens wanted */
-    double arrived_s, first_s, last_s;
+    sequence seq;             /* first: the scheduler's view */
+    double last_s;            /* of its tokens, when it came */
+    uint32_t n_output;        /* tokens wanted */
     bool scheduled, answered; /* once at least; its first token is out */
-    double ready_s;           /* while keys and values are on the link */
-    lane *at;                 /* where it is, or was last */
-    sim_request *next;        /* on the link; in a static batch, among the padding */
+    double arrived_s, first_s;
+    uint64_t index;
+    double ready_s;    /* while keys and values are on the link */
+    lane *at;          /* where it is, or was last */
+    sim_request *next; /* on the link; in a static batch, among the padding */
     sim_request *live_next, *live_previous;
 };
 

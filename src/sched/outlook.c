@@ -33,16 +33,17 @@ static void add_use(scheduler *s, const sequence *q) {
     }
 }
 
-void outlook_weigh(scheduler *s) {
+void outlook_begin(scheduler *s) {
     s->work = (cost_work){0};
     s->use = (sched_cache_use){0};
     s->prompts = false;
-    for (uint32_t i = 0; i < s->n_planned; i++) {
-        const sequence *q = s->planned[i];
-        pace_add(&s->work, &s->cost.shape, q);
-        s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
-    }
-    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_use(s, q);
+}
+
+void outlook_weigh(scheduler *s, const sequence *q) {
+    add_use(s, q);
+    if (q->n_scheduled == 0) return;
+    pace_add(&s->work, &s->cost.shape, q);
+    s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;
 }
 
 void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {

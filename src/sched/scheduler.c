@@ -138,7 +138,7 @@ static void give_prompt(scheduler *s, sequence *q, uint32_t *budget) {
 /* Will q ever want another block? The last token of an answer is never computed. */
 static bool may_grow(const scheduler *s, const sequence *q) {
     uint32_t most = q->max_tokens > q->n_prompt ? q->max_tokens - 1 : q->n_prompt;
-    return blocks_for(s, most) > blocks_for(s, q->n_tokens);
+    return most > (uint64_t)blocks_for(s, q->n_tokens) * s->params.block_size;
 }
 
 /* So many blocks must be left over that none of the running ones, n_growing of which will want
@@ -223,13 +223,16 @@ static bool start(scheduler *s, sequence *q, const kv_match *found, uint32_t spa
     return true;
 }
 
+static bool may_admit(const scheduler *s, uint32_t budget) {
+    return budget > 0 && !s->pace.full && s->waiting.n > 0 && s->running.n < s->params.max_num_seqs;
+}
+
 static void admit(scheduler *s, uint32_t *budget) {
     uint32_t n_growing = 0;
     s->short_of_blocks = false;
-    for (const sequence *q = s->running.first; q != NULL && s->waiting.n > 0; q = q->next)
-        n_growing += may_grow(s, q);
-    while (*budget > 0 && !s->pace.full && s->waiting.n > 0 &&
-           s->running.n < s->params.max_num_seqs) {
+    if (!may_admit(s, *budget)) return;
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) n_growing += may_grow(s, q);
+    while (may_admit(s, *budget)) {
         sequence *q = s->waiting.first;
         kv_match m = find(s, q, q->n_tokens - 1);
         n_growing += may_grow(s, q);
@@ -248,12 +251,14 @@ bool sched_let_in(scheduler *s, sequence *q) {
 /* The running ones have their tokens. */
 static sched_plan make_plan(scheduler *s, uint32_t n_tokens, uint32_t n_preempted) {
     s->n_planned = 0;
+    outlook_begin(s);
     for (sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (q->n_scheduled == 0) continue;
-        kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
-        s->planned[s->n_planned++] = q;
+        if (q->n_scheduled > 0) {
+            kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
+            s->planned[s->n_planned++] = q;
+        }
+        outlook_weigh(s, q);
     }
-    outlook_weigh(s);
     sched_plan plan = {.sequences = s->planned,
                        .n_sequences = s->n_planned,
                        .n_tokens = n_tokens,
@@ -288,26 +293,47 @@ static void grant_drafts(scheduler *s, uint32_t *budget) {
     }
 }
 
+/* What the running ones ask for beyond a token each: most steps have neither. */
+typedef struct {
+    bool prompts, drafts;
+} wishes;
+
+static bool lacks_more(const sequence *q) {
+    return q->n_computed + q->n_scheduled < q->n_tokens;
+}
+
+/* One token each; how many were preempted for that. */
+static uint32_t give_one_each(scheduler *s, uint32_t *budget, wishes *w) {
+    uint32_t n_preempted = 0;
+    sequence *q = s->running.first, *next;
+    for (; q != NULL && *budget > 0; q = next) {
+        n_preempted += reserve_or_preempt(s, q);
+        if (q->state != SEQUENCE_RUNNING) return n_preempted; /* q was the last one */
+        next = q->next;
+        give(q, 1, budget);
+        w->prompts = w->prompts || lacks_more(q);
+        w->drafts = w->drafts || q->n_draft > 0;
+    }
+    for (; q != NULL; q = q->next) w->drafts = w->drafts || q->n_draft > 0;
+    return n_preempted;
+}
+
 sched_plan sched_next(scheduler *s) {
-    uint32_t budget = s->params.max_num_batched_tokens, n_preempted = 0;
+    uint32_t budget = s->params.max_num_batched_tokens;
     if (s->params.static_batches) {
         static_plan(s, &budget);
         return make_plan(s, s->params.max_num_batched_tokens - budget, 0);
     }
-    for (sequence *q = s->running.first, *next; q != NULL && budget > 0; q = next) {
-        n_preempted += reserve_or_preempt(s, q);
-        if (q->state != SEQUENCE_RUNNING) break; /* q was the last one */
-        next = q->next;
-        give(q, 1, &budget);
-    }
+    wishes w = {0};
+    uint32_t n_preempted = give_one_each(s, &budget, &w);
     pace_begin(&s->pace, &s->cost, s->running.first);
-    uint32_t held = hold_for_drafts(s, budget);
+    uint32_t held = w.drafts ? hold_for_drafts(s, budget) : 0;
     budget -= held;
-    for (sequence *q = s->running.first; q != NULL && budget > 0; q = q->next)
+    for (sequence *q = w.prompts ? s->running.first : NULL; q != NULL && budget > 0; q = q->next)
         give_prompt(s, q, &budget);
     if (n_preempted == 0) admit(s, &budget);
     budget += held;
-    grant_drafts(s, &budget);
+    if (w.drafts) grant_drafts(s, &budget);
     return make_plan(s, s->params.max_num_batched_tokens - budget, n_preempted);
 }
 

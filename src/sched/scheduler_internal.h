@@ -37,8 +37,9 @@ void static_plan(scheduler *s, uint32_t *budget);
 /* The room that a sequence of a static batch is given, in tokens. */
 uint32_t static_room(const scheduler *s);
 
-/* outlook.c: the plan is made: what it will do, and what of the cache is used. */
-void outlook_weigh(scheduler *s);
+/* outlook.c: a plan is made of the running ones: what it will do, and what of the cache is used. */
+void outlook_begin(scheduler *s);
+void outlook_weigh(scheduler *s, const sequence *q);
 void outlook_note_answer(scheduler *s, const sequence *q);
 void outlook_note_prompt(scheduler *s, const sequence *q); /* q->n_cached is known */
 
