@@ -128,6 +128,9 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
     p->slo_ttft_s = a->traffic.slo_ttft_ms / 1e3;
     p->slo_tpot_s = a->traffic.slo_tpot_ms / 1e3;
     p->seed = a->traffic.seed;
+    p->pace = a->pace;
+    if (a->pace && p->slo_tpot_s <= 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--pace needs a target: --slo-tpot MS");
     return RIDGE_OK;
 }
 
@@ -229,6 +232,8 @@ int cmd_sim(int argc, char **argv) {
         {"scheduler", CLI_STRING, &a.scheduler, "continuous (default) or static"},
         {"enable-prefix-caching", CLI_FLAG, &a.prefix_caching,
          "prompts that begin alike share what is computed (default)"},
+        {"pace", CLI_FLAG, &a.pace,
+         "prompts get only what keeps steps within --slo-tpot, as in ridge serve"},
         {"num-speculative-tokens", CLI_UINT, &a.n_drafts, "guesses a step (default: 0)"},
         {"acceptance", CLI_DOUBLE, &a.acceptance, "the chance of each to come true (default: 0)"},
         {"compare", CLI_STRING, &a.compare,

@@ -91,8 +91,10 @@ void sim_report_json(buf *b, const experiment *e, const experiment_result *r, do
     const struct {
         const char *name;
         uint64_t n;
-    } counts[] = {{"requests", s->n_requests},
+    } counts[] = {{"requests", s->n_requests + s->n_refused},
                   {"completed", s->n_requests},
+                  {"refused", s->n_refused},
+                  {"cut", s->n_cut},
                   {"input_tokens", s->input_tokens},
                   {"cached_tokens", s->cached_tokens},
                   {"output_tokens", s->output_tokens},
@@ -133,6 +135,9 @@ void sim_report_text(const experiment *e, const experiment_result *r, double pri
            100 * share((double)s->cached_tokens, (double)s->input_tokens),
            (unsigned long long)s->output_tokens, (unsigned long long)s->n_steps,
            (unsigned long long)s->n_preempted);
+    if (s->n_refused > 0 || s->n_cut > 0)
+        printf("beyond a context of %u: %llu more requests were refused, %llu answers were cut\n",
+               r->max_model_len, (unsigned long long)s->n_refused, (unsigned long long)s->n_cut);
     printf("KV cache of %llu tokens: %.1f %% held, %.1f %% of that used\n\n",
            (unsigned long long)r->kv_tokens, 100 * s->kv_held, 100 * s->kv_used);
     report_print_heading();

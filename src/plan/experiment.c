@@ -89,7 +89,7 @@ static ridge_status open_pool(machine **m, sim_pool *p, const experiment *e,
     p->step = machine_step;
     p->step_context = *m;
     if (p->sched.static_batches) p->sched.prefix_caching = false;
-    return RIDGE_OK;
+    return machine_cost(*m, &p->cost, err);
 }
 
 static model_split decode_split(const experiment *e) {
@@ -109,6 +109,13 @@ static ridge_status simulate(sim_result *out, const experiment *e, const sim_par
     return status;
 }
 
+static void set_transfers(sim_params *p, const dev_kv_layout *l) {
+    for (uint32_t g = 0; g < l->n_groups; g++) {
+        p->kv[g].token_bytes = (double)dev_kv_bytes_per_block(l, g) / l->block_size;
+        p->kv[g].window = l->groups[g].window;
+    }
+}
+
 /* machines: for prompts, and for answers apart from them. */
 static ridge_status run_on(experiment_result *out, const experiment *e, machine *machines[2],
                            ridge_error *err) {
@@ -116,14 +123,18 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
     const model_split apart = decode_split(e);
     RIDGE_TRY(open_pool(&machines[0], &p.pool, e, &e->split, err));
     p.decode.sched = e->sim.pool.sched;
-    if (p.decode.n_replicas > 0) RIDGE_TRY(open_pool(&machines[1], &p.decode, e, &apart, err));
+    if (p.decode.n_replicas > 0) {
+        RIDGE_TRY(open_pool(&machines[1], &p.decode, e, &apart, err));
+        uint32_t *a = &p.pool.sched.max_model_len, *b = &p.decode.sched.max_model_len;
+        *a = *b = *a < *b ? *a : *b;
+    }
     p.prefix_tokens = e->traffic.prefix_tokens;
-    p.kv_token_bytes = machine_kv_token_bytes(machines[0]);
+    set_transfers(&p, machine_kv_layout(machines[0]));
     *out = (experiment_result){.n_gpus = p.pool.n_replicas * (uint32_t)plan_n_gpus(&e->split) +
                                          p.decode.n_replicas * (uint32_t)plan_n_gpus(&apart),
                                .max_model_len = p.pool.sched.max_model_len,
                                .weight_bytes = machine_weight_bytes(machines[0]),
-                               .kv_token_bytes = p.kv_token_bytes,
+                               .kv_token_bytes = machine_kv_token_bytes(machines[0]),
                                .kv_tokens = machine_kv_tokens(machines[0])};
     return simulate(&out->sim, e, &p, err);
 }

@@ -46,6 +46,7 @@ double experiment_goodput(const experiment_result *r); /* the share of requests 
  *     static, continuous             batches that run until all is done; requests that come and go
  *     unchunked, chunked[=N]         prompts in one step; steps of at most N tokens
  *     prefix-cache, no-prefix-cache
+ *     pace, no-pace                  prompts keep the target of the time per token, or need not
  *     speculation=A[:K]              K guesses a step (4), each true with chance A
  *     disagg=xPyD                    x replicas for prompts, y for answers
  *     replicas=N, router=NAME, seqs=N

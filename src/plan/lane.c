@@ -30,14 +30,13 @@ void lane_plan(lane *l) {
     ridge_assert(l->n_live == 0 || l->plan.n_sequences > 0); /* a live request can always go on */
 }
 
-static dev_batch batch_of(sim *s, const lane *l, uint32_t *n_wanted) {
-    *n_wanted = 0;
+static dev_batch batch_of(sim *s, lane *l) {
     for (uint32_t i = 0; i < l->plan.n_sequences; i++) {
         sim_request *q = (sim_request *)l->plan.sequences[i];
         uint32_t n = q->seq.n_scheduled;
         s->seqs[i].n_rows = n;
         s->seqs[i].n_context = q->seq.n_computed + n;
-        if (catches_up(&q->seq)) *n_wanted += 1 + q->seq.n_draft;
+        if (catches_up(&q->seq)) l->n_wanted += 1 + q->seq.n_draft;
         if (q->scheduled) continue;
         q->scheduled = true;
         tally_start(&s->tally, q, s->now_s);
@@ -49,11 +48,11 @@ static dev_batch batch_of(sim *s, const lane *l, uint32_t *n_wanted) {
 ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
                           sim_step *out, ridge_error *err) {
     static const dev_seq nothing = {.n_rows = 1, .n_context = 1};
-    uint32_t n_wanted = 0;
     dev_batch batch = {.n_tokens = 1, .n_seqs = 1, .seqs = &nothing};
-    if (l->plan.n_sequences > 0) batch = batch_of(s, l, &n_wanted);
+    l->n_wanted = 0;
+    if (l->plan.n_sequences > 0) batch = batch_of(s, l);
     batch.n_group_tokens = n_group_tokens;
-    return p->step(p->step_context, &batch, n_wanted, out, err);
+    return p->step(p->step_context, &batch, l->n_wanted, out, err);
 }
 
 static bool comes_true(const sim *s, const sim_request *q, uint32_t position) {
@@ -103,7 +102,7 @@ static void guess(const sim *s, const lane *l) {
     }
 }
 
-void lane_finish(sim *s, lane *l) {
+void lane_finish(sim *s, lane *l, double seconds) {
     uint32_t n_ended = 0;
     for (uint32_t i = 0; i < l->plan.n_sequences; i++) {
         sim_request *q = (sim_request *)l->plan.sequences[i];
@@ -111,6 +110,7 @@ void lane_finish(sim *s, lane *l) {
         tally_token(&s->tally, q, s->now_s);
         if (answer(s, q)) s->ended[n_ended++] = q;
     }
+    if (s->params->pace) sched_learn(l->sched, l->n_wanted, seconds);
     sched_commit(l->sched, true);
     guess(s, l);
     for (uint32_t i = 0; i < n_ended; i++) end(s, l, s->ended[i]);

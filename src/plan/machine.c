@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "device/count/count.h"
 #include "engine/cache_size.h"
+#include "roof/work.h"
 
 #define MOST_BLOCKS (1u << 26) /* whose list takes 256 MB */
 
@@ -18,8 +19,8 @@ struct machine {
     dev_kv *kv;
     dev_compiled *parts[MAX_PARTS]; /* [n_parts]: stages, and the links between them */
     uint32_t n_parts;
-    double weight_bytes;   /* of one rank, of all stages together */
-    double kv_token_bytes; /* of the whole model */
+    double weight_bytes; /* of one rank, of all stages together */
+    dev_kv_layout whole; /* the cache of the whole model */
 };
 
 static uint32_t at_least_one(uint32_t n) {
@@ -81,8 +82,7 @@ static ridge_status open_model(machine *m, sched_params *s, ridge_error *err) {
     RIDGE_TRY(open_device(m, p->file_weights ? 0 : dtype.bits, err));
     RIDGE_TRY(plan_model_open(&m->opened, p->model, m->dev, err));
     const model *whole = m->opened.model;
-    cache_size_groups(&m->layout, s, whole);
-    m->kv_token_bytes = (double)cache_size_token_bytes(&m->layout);
+    cache_size_groups(&m->whole, s, whole);
     m->weight_bytes =
         p->file_weights ? (double)whole->weight_bytes : plan_dtype_apply(&dtype, whole);
     if (plan_n_gpus(&p->split) == 1 && p->split.n_redundant == 0) return RIDGE_OK;
@@ -117,7 +117,7 @@ static ridge_status compile_parts(machine *m, uint32_t max_tokens, ridge_error *
 }
 
 static ridge_status prepare(machine *m, sched_params *s, ridge_error *err) {
-    m->layout.type = m->params.kv_type;
+    m->layout.type = m->whole.type = m->params.kv_type;
     RIDGE_TRY(open_model(m, s, err));
     RIDGE_TRY(size_cache(m, s, err));
     RIDGE_TRY(m->dev->vtable->kv_create(m->dev, &m->kv, &m->layout, err));
@@ -157,7 +157,7 @@ uint64_t machine_kv_tokens(const machine *m) {
 }
 
 double machine_kv_token_bytes(const machine *m) {
-    return m->kv_token_bytes;
+    return (double)cache_size_token_bytes(&m->whole);
 }
 
 double machine_weight_bytes(const machine *m) {
@@ -193,5 +193,50 @@ ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_want
     out->account.flops *= n_tensor;
     out->account.weight_bytes *= n_tensor;
     out->account.kv_bytes *= n_tensor;
+    return RIDGE_OK;
+}
+
+const dev_kv_layout *machine_kv_layout(const machine *m) {
+    return &m->whole;
+}
+
+/* A decode of one sequence, the first token of its context. */
+static ridge_status one_row(const machine *m, bool wanted, dev_account *out, ridge_error *err) {
+    const dev_seq seq = {.n_rows = 1, .n_context = 1};
+    const dev_batch batch = {.n_tokens = 1, .n_seqs = 1, .seqs = &seq};
+    sim_step step;
+    RIDGE_TRY(machine_step((void *)m, &batch, wanted, &step, err));
+    *out = step.account;
+    return RIDGE_OK;
+}
+
+/* Of a row and a token that it sees, in one layer. */
+static double attention_ops(const model_config *c) {
+    const model_latent *l = &c->latent;
+    if (l->rank == 0) return work_attention_flops(c->n_heads, c->head_dim, 1);
+    return 2.0 * c->n_heads * (2 * l->rank + l->n_rope); /* absorbed (roof/work.h) */
+}
+
+ridge_status machine_cost(const machine *m, cost_shape *out, ridge_error *err) {
+    const count_params *c = &m->params.count;
+    const dev_kv_layout *l = &m->layout;
+    dev_account body, all;
+    RIDGE_TRY(one_row(m, false, &body, err));
+    RIDGE_TRY(one_row(m, true, &all, err));
+    double n_tensor = at_least_one(m->params.split.n_tensor);
+    *out = (cost_shape){.bytes_per_s = c->other.bytes_per_s,
+                        .linear_ops_per_s = c->linear.flops_per_s,
+                        .attention_ops_per_s = c->other.flops_per_s,
+                        .weight_bytes = body.weight_bytes / n_tensor,
+                        .head_bytes = (all.weight_bytes - body.weight_bytes) / n_tensor,
+                        .row_ops = body.flops / n_tensor,
+                        .head_row_ops = (all.flops - body.flops) / n_tensor,
+                        .n_groups = l->n_groups};
+    for (uint32_t g = 0; g < l->n_groups; g++) {
+        out->groups[g].window = l->groups[g].window;
+        out->groups[g].attention_ops =
+            l->groups[g].n_layers * attention_ops(&m->opened.model->config);
+        out->groups[g].bytes_per_token = (double)dev_kv_bytes_per_block(l, g) / l->block_size;
+    }
     return RIDGE_OK;
 }

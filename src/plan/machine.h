@@ -39,6 +39,10 @@ void machine_close(machine *m);               /* NULL allowed */
 uint64_t machine_kv_tokens(const machine *m); /* that all caches of the replica hold */
 double machine_kv_token_bytes(const machine *m);
 double machine_weight_bytes(const machine *m); /* of all GPUs */
+/* How a scheduler reckons with steps. */
+ridge_status machine_cost(const machine *m, cost_shape *out, ridge_error *err) RIDGE_CHECKED;
+/* Of a cache of the whole model: a token's bytes and the windows. */
+const dev_kv_layout *machine_kv_layout(const machine *m);
 ridge_status machine_step(void *machine, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
                           ridge_error *err) RIDGE_CHECKED; /* a sim_step_fn */
 

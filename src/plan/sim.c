@@ -38,9 +38,19 @@ static void write_tokens(const sim *s, sim_request *q) {
     fill(tokens + n, q->seq.max_tokens - n, UINT32_MAX, own_token(q->index));
 }
 
-static ridge_status check_size(const sim *s, const sim_request *q, ridge_error *err) {
-    const traffic_request *r = &s->due;
-    uint64_t prompt = (uint64_t)s->params->prefix_tokens + r->n_input, all = prompt + r->n_output;
+/* Of the next request: its prompt, and both together as far as there is room. */
+
+static uint64_t prompt_of(const sim *s) {
+    return (uint64_t)s->params->prefix_tokens + s->due.n_input;
+}
+
+static uint64_t tokens_of(const sim *s) {
+    uint64_t all = prompt_of(s) + s->due.n_output, most = s->params->pool.sched.max_model_len;
+    return all < most ? all : most;
+}
+
+static ridge_status check_size(const sim *s, ridge_error *err) {
+    uint64_t all = tokens_of(s);
     uint64_t holds = UINT64_MAX;
     for (uint32_t i = 0; i < s->n_teams; i++) {
         const team *t = &s->teams[i];
@@ -48,13 +58,12 @@ static ridge_status check_size(const sim *s, const sim_request *q, ridge_error *
         n *= t->pool->sched.block_size;
         if (n < holds) holds = n;
     }
-    const sched_params *p = &s->params->pool.sched;
-    if (all <= holds && (!p->static_batches || all <= p->max_model_len)) return RIDGE_OK;
+    if (all <= holds) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_ETOOLARGE,
-                      "request %llu: %llu tokens of prompt and %u of answer, but %s %llu",
-                      (unsigned long long)q->index, (unsigned long long)prompt, r->n_output,
-                      all > holds ? "the KV cache holds" : "a sequence of a static batch has",
-                      (unsigned long long)(all > holds ? holds : p->max_model_len));
+                      "request %llu: %llu tokens of prompt and %llu of answer, but the KV cache "
+                      "holds %llu",
+                      (unsigned long long)s->n_arrived, (unsigned long long)prompt_of(s),
+                      (unsigned long long)(all - prompt_of(s)), (unsigned long long)holds);
 }
 
 static ridge_status make_request(sim_request **out, const sim *s, ridge_error *err) {
@@ -63,14 +72,13 @@ static ridge_status make_request(sim_request **out, const sim *s, ridge_error *e
     const sched_params *p = &s->params->pool.sched;
     sim_request *q = mem_zalloc(1, sizeof *q);
     if (q == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "a request");
+    uint32_t n_prompt = (uint32_t)prompt_of(s), n_tokens = (uint32_t)tokens_of(s);
     q->index = s->n_arrived;
-    q->n_output = r->n_output;
+    q->n_output = n_tokens - n_prompt;
     q->arrived_s = (double)r->due_us / 1e6;
-    uint32_t n_prompt = s->params->prefix_tokens + r->n_input;
-    ridge_status status = check_size(s, q, err);
+    ridge_status status = check_size(s, err);
     if (status == RIDGE_OK)
-        status = sequence_init(&q->seq, &any, 1, n_prompt + r->n_output, p->block_size, p->n_groups,
-                               err);
+        status = sequence_init(&q->seq, &any, 1, n_tokens, p->block_size, p->n_groups, err);
     if (status != RIDGE_OK) {
         mem_free(q);
         return status;
@@ -102,25 +110,57 @@ static ridge_status read_next(sim *s, ridge_error *err) {
     return traffic_next(s->from, &s->due, &s->more, err);
 }
 
+static ridge_status take_one(sim *s, ridge_error *err) {
+    sim_request *q = NULL;
+    RIDGE_TRY(make_request(&q, s, err));
+    uint32_t to =
+        router_choose(s->params->router, s->lanes, s->n_prompt_lanes, s->n_arrived++, &q->seq);
+    lane_add(&s->lanes[to], q);
+    note_live(s, q);
+    s->tally.sums.n_cut += q->n_output < s->due.n_output;
+    return RIDGE_OK;
+}
+
+static void refuse_one(sim *s) {
+    if (s->tally.sums.n_refused++ == 0) s->first_refused = prompt_of(s);
+    s->n_arrived++;
+}
+
 static ridge_status take_arrivals(sim *s, ridge_error *err) {
-    const sim_params *p = s->params;
     while (s->more && (double)s->due.due_us / 1e6 <= s->now_s) {
-        sim_request *q = NULL;
-        RIDGE_TRY(make_request(&q, s, err));
-        uint32_t to =
-            router_choose(p->router, s->lanes, s->n_prompt_lanes, s->n_arrived++, &q->seq);
-        lane_add(&s->lanes[to], q);
-        note_live(s, q);
+        if (prompt_of(s) >= s->params->pool.sched.max_model_len)
+            refuse_one(s);
+        else
+            RIDGE_TRY(take_one(s, err));
         RIDGE_TRY(read_next(s, err));
     }
     return RIDGE_OK;
 }
 
+static ridge_status check_refused(const sim *s, ridge_error *err) {
+    const sim_result *r = &s->tally.sums;
+    if (r->n_requests > 0 || r->n_refused == 0) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_ETOOLARGE,
+                      "request 0: %llu tokens of prompt, but a context has %u (--max-model-len), "
+                      "and no other is short enough",
+                      (unsigned long long)s->first_refused, s->params->pool.sched.max_model_len);
+}
+
 /* Keys and values on their way ----------------------------------------------------------------- */
+
+/* Of the n first tokens, those that any to come sees: of groups with a window its last ones. */
+static double kv_bytes(const sim_params *p, double n) {
+    double bytes = 0;
+    for (uint32_t g = 0; g < p->pool.sched.n_groups; g++) {
+        uint32_t window = p->kv[g].window;
+        bytes += p->kv[g].token_bytes * (window > 0 && n > window - 1 ? window - 1 : n);
+    }
+    return bytes;
+}
 
 void sim_hand_over(sim *s, lane *from, sim_request *q) {
     const sim_params *p = s->params;
-    double seconds = q->seq.n_prompt * p->kv_token_bytes / p->link_bytes_per_s;
+    double seconds = kv_bytes(p, q->seq.n_prompt) / p->link_bytes_per_s;
     from->link_free_s = fmax(from->link_free_s, s->now_s) + seconds;
     q->ready_s = from->link_free_s + p->link_latency_s;
     s->tally.sums.transfer_s += seconds;
@@ -188,7 +228,9 @@ static ridge_status open_team(sim *s, const sim_pool *p, ridge_error *err) {
     team *t = &s->teams[s->n_teams++];
     *t = (team){.pool = p, .lanes = s->lanes + s->n_lanes, .stages = s->stages + s->n_replicas};
     while (t->n_lanes < at_least_one(p->n_expert)) {
-        RIDGE_TRY(sched_create(&t->lanes[t->n_lanes].sched, &p->sched, err));
+        scheduler **sched = &t->lanes[t->n_lanes].sched;
+        RIDGE_TRY(sched_create(sched, &p->sched, err));
+        if (s->params->pace) sched_set_cost(*sched, &p->cost, s->params->slo_tpot_s);
         t->n_lanes++;
         s->n_lanes++;
     }
@@ -238,7 +280,7 @@ static ridge_status run(sim *s, ridge_error *err) {
         RIDGE_TRY(turn(s, err));
     }
     ridge_assert(s->n_live == 0);
-    return RIDGE_OK;
+    return check_refused(s, err);
 }
 
 static void close_all(sim *s) {

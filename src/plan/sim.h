@@ -20,7 +20,8 @@
  *
  * Time is that of the devices alone: texts, the network and the host's work between two steps cost
  * nothing. Answers are as long as the traffic says. A prompt's tokens are such that what the trace
- * names alike, and a shared beginning, is equal, and nothing else is.
+ * names alike, and a shared beginning, is equal, and nothing else is. As by the engine, a prompt
+ * that leaves no room in max_model_len is refused, and an answer ends where the room does.
  *
  * The same parameters and traffic give the same result, bit for bit. Memory is that of the requests
  * that are in the system at once. One thread.
@@ -61,7 +62,8 @@ typedef struct {
     uint32_t n_replicas;
     uint32_t n_stages, n_expert; /* of each; 0 and 1: no pipeline, a team of one */
     uint32_t n_tensor;           /* GPUs of each stage and rank: what busy_s counts; 0: 1 */
-    sched_params sched;          /* of each scheduler */
+    sched_params sched;          /* of each scheduler; all pools have the same max_model_len */
+    cost_shape cost;             /* what its steps cost, for paces (sched/cost.h) */
     sim_step_fn step;
     void *step_context;
 } sim_pool;
@@ -72,18 +74,24 @@ typedef struct {
      * these go on from there with keys and values that come over the link of the first's rank. */
     sim_pool decode;
     sim_router router;
-    double kv_token_bytes, link_bytes_per_s, link_latency_s;
+    double link_bytes_per_s, link_latency_s;
+    struct {
+        double token_bytes;
+        uint32_t window;       /* 0: full; else what is out of sight stays behind */
+    } kv[SEQUENCE_MAX_GROUPS]; /* of the KV groups */
     /* Guesses per step of a sequence that decodes (0: none), each of which comes true with this
      * chance if those before it did. Guessing itself takes no time, as from the text's own past. */
     uint32_t n_drafts;
     double acceptance;
     uint32_t prefix_tokens;        /* before each prompt its shared beginning */
     double slo_ttft_s, slo_tpot_s; /* targets that goodput counts by; 0: none */
+    bool pace;                     /* prompts keep slo_tpot_s, too (sched/pace.h) */
     uint64_t seed;                 /* of what is drawn here: which guesses come true */
 } sim_params;
 
 typedef struct {
-    uint64_t n_requests, n_good; /* all are answered; good ones met every target */
+    uint64_t n_requests, n_good; /* answered; good ones met every target */
+    uint64_t n_refused, n_cut;   /* not among them; those whose answers were cut */
     uint64_t input_tokens, cached_tokens, output_tokens;
     quantiles ttft_s, tpot_s, itl_s, e2e_s, queue_s;
     double seconds; /* until the last answer */
@@ -100,8 +108,8 @@ typedef struct {
     uint32_t max_live; /* requests in the system at once */
 } sim_result;
 
-/* Traffic is read to its end. A request that no replica could ever hold is an error that says which
- * and how much it lacks. */
+/* Traffic is read to its end. That no replica could ever hold a request, or that all are refused,
+ * is an error that says which and how much it lacks. */
 ridge_status sim_run(sim_result *out, const sim_params *p, traffic *from,
                      ridge_error *err) RIDGE_CHECKED;
 

@@ -33,6 +33,7 @@ struct lane {
     scheduler *sched;
     uint32_t n_live; /* requests: waiting, running */
     sched_plan plan; /* of the step that is under way; without sequences: it has none */
+    uint32_t n_wanted;
     double link_free_s;
     sim_request *padding;
 };
@@ -67,6 +68,7 @@ struct sim {
     traffic_request due; /* the next arrival, while `more` */
     bool more;
     uint64_t n_arrived;
+    uint64_t first_refused; /* tokens of its prompt */
     uint32_t n_live;
     sim_request *live;
     sim_request *link_first, *link_last; /* on links, in the order of ready_s */
@@ -79,7 +81,7 @@ void lane_plan(lane *l); /* the next step */
 /* What it takes, in a team that computes n_group_tokens together (0: alone). */
 ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
                           sim_step *out, ridge_error *err) RIDGE_CHECKED;
-void lane_finish(sim *s, lane *l); /* the step is over */
+void lane_finish(sim *s, lane *l, double seconds); /* the step is over, it took so long */
 
 /* team.c */
 /* If it is idle, the first stage is free, and there is something to do. */

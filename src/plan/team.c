@@ -52,7 +52,7 @@ ridge_status team_start(sim *s, team *t, ridge_error *err) {
 void team_finish(sim *s, team *t) {
     tally_step(&s->tally, t);
     for (uint32_t i = 0; i < t->n_lanes; i++)
-        if (t->lanes[i].plan.n_sequences > 0) lane_finish(s, &t->lanes[i]);
+        if (t->lanes[i].plan.n_sequences > 0) lane_finish(s, &t->lanes[i], t->step.seconds);
     t->busy = false;
 }
 

@@ -174,6 +174,40 @@ def test_everything_of_a_trace_is_answered(sim, traces):
     assert r["output_tokens"] == sum(int(x[2]) for x in rows)
 
 
+def test_what_is_beyond_the_context(sim, ridge, tmp_path):
+    """As by the server: a prompt that leaves no room is refused, an answer ends where the room does."""
+    lengths = [(100, 10), (1000, 10), (999, 10), (1500, 10), (600, 500), (600, 400)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f'{{"timestamp":{i},"input_length":{a},"output_length":{b}}}\n'
+                            for i, (a, b) in enumerate(lengths)))
+    args = ("--trace", path, "--max-model-len", 1000)
+    r = sim(*args)
+    assert (r["requests"], r["completed"], r["refused"], r["cut"]) == (6, 4, 2, 2)
+    assert r["input_tokens"] == 100 + 999 + 600 + 600 and r["output_tokens"] == 10 + 1 + 400 + 400
+    assert "beyond a context of 1000: 2 more requests were refused, 2 answers were cut" in ridge(
+        *BASE, *args).stdout.decode()
+
+
+def test_windows_stay_behind(sim):
+    """Of gemma-3-4b's 34 layers five see everything, the others the last 1,024 tokens; 4 heads of 256."""
+    args = ("--model", "gemma-3-4b", "--disaggregate", "1P1D", "--num-prompts", 1, "--input-len", 8000, "--output-len", 2,
+            "--link-gbps", 0.008)
+    r = sim(*args)
+    token = 2 * 4 * 256 * 2
+    assert r["itl_ms"]["max"] == pytest.approx(token * (5 * 8000 + 29 * 1023) / 1e6 * 1e3, rel=1e-4)
+
+
+def test_pace(sim):
+    """Prompts keep the time per token within the target that they break otherwise."""
+    args = ("--rate", 4, "--num-prompts", 200, "--input-len", 3000, "--output-len", 200, "--slo-tpot", 20,
+            "--max-num-batched-tokens", 8192)
+    r = {x["name"]: x for x in sim(*args, "--compare", "no-pace,pace")["compare"]}
+    assert r["no-pace"]["itl_ms"]["p99"] > 40
+    assert r["pace"]["itl_ms"]["p99"] < 1.1 * 20  # what is learned of steps errs by some percent
+    assert r["pace"]["output_tokens"] == r["no-pace"]["output_tokens"]
+    assert sim(*args, "--pace")["itl_ms"] == r["pace"]["itl_ms"]
+
+
 def test_compare(sim):
     names = ["static", "continuous", "unchunked", "chunked=256", "no-prefix-cache", "prefix-cache", "speculation=0.8",
              "disagg=1P1D", "tp=2", "pp=2", "replicas=2+router=prefix"]
@@ -255,6 +289,7 @@ def test_max_rate(sim):
     (("--scheduler", "best"), "continuous or static"),
     (("--find", "max-rate"), "--slo-ttft"),
     (("--rate", "0"), "a rate of 0"),
+    (("--pace",), "--pace needs a target: --slo-tpot MS"),
     (("--num-prompts", "0"), "at least one request"),
     (("--prefix-groups", "0"), "--prefix-groups: expected 1 to"),
     (("--slo-tpot", "-1"), "--slo-tpot: expected 0 to"),

@@ -200,7 +200,7 @@ static void test_nothing_is_lost(void **state) {
         p.pool.n_stages = i == 6 ? 3 : 1;
         p.pool.n_expert = i == 6 ? 2 : 0;
         p.link_bytes_per_s = 1e9;
-        p.kv_token_bytes = 1e5;
+        p.kv[0].token_bytes = 1e5;
         p.n_drafts = i == 5 ? 4 : 0;
         p.acceptance = 0.7;
         sim_result r = run(&p, &t);
@@ -259,6 +259,7 @@ static void test_guesses(void **state) {
     assert_int_equal(r.n_accepted, 0);
     /* Half: of k guesses those before the first wrong one, sum of a^i over i = 1 .. k. */
     p.acceptance = 0.5;
+    p.pool.sched.max_model_len = 20000;
     p.pool.sched.n_blocks[0] = 50000;
     traffic_params t = {
         .n_requests = 64, .input = {LENGTH_FIXED, 10, 0}, .output = {LENGTH_FIXED, 10000, 0}};
@@ -273,7 +274,7 @@ static void test_disaggregated(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
     p.decode.n_replicas = 1;
-    p.kv_token_bytes = 1000;
+    p.kv[0].token_bytes = 1000;
     p.link_bytes_per_s = 1e6;
     p.link_latency_s = 0.5;
     sim_result r = replay(&p, "0 100 3");
@@ -363,7 +364,7 @@ static void test_pools_apart(void **state) {
         .n_requests = 2, .input = {LENGTH_FIXED, 100, 0}, .output = {LENGTH_FIXED, 3, 0}};
     p.decode = p.pool;
     p.decode.n_expert = 2;
-    p.kv_token_bytes = 1000;
+    p.kv[0].token_bytes = 1000;
     p.link_bytes_per_s = 1e6;
     costs.keep = true;
     assert_int_equal(traffic_open(&from, &t, NULL), RIDGE_OK);
@@ -383,6 +384,7 @@ static void test_pools_apart(void **state) {
 static void test_prefixes(void **state) {
     (void)state;
     sim_params p = params(0.001, 0);
+    p.pool.sched.max_model_len = 2000;
     sim_result r = replay(&p, "0 1100 2 [1,2,3]; 100 1100 2 [1,2,4]; 200 1100 2 [2,1,3]; "
                               "300 600 2; 400 600 2; 500 1024 2 [1,2]; 600 1500 2 [1,2,3]");
     /* 1024; 0; 0; 0; all but the last token; 1100 by name, but the first had only 76 of the third
@@ -429,6 +431,64 @@ static void test_goodput(void **state) {
     assert_int_equal(r.n_good, 2); /* the second's first token is late, the third's others are */
 }
 
+/* Of layers with a window of 33 the last 32 tokens go over the link, of others all 100. */
+static void test_windows_on_the_link(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    p.decode.n_replicas = 1;
+    p.pool.sched.n_groups = 2;
+    p.pool.sched.n_blocks[1] = 10000;
+    p.pool.sched.window[1] = p.kv[1].window = 33;
+    p.kv[0].token_bytes = 1000;
+    p.kv[1].token_bytes = 3000;
+    p.link_bytes_per_s = 1e6;
+    sim_result r = replay(&p, "0 100 2");
+    NEAR(r.transfer_s, (100 + 3 * 32) / 1e3);
+    r = replay(&p, "0 20 2"); /* all of it is within the window */
+    NEAR(r.transfer_s, 4 * 20 / 1e3);
+}
+
+/* A context of 100: no room for an answer, for 1, for 50 of 60, for all. */
+static void test_context(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    p.pool.sched.max_model_len = 100;
+    sim_result r = replay(&p, "0 100 5; 0 99 5; 0 50 60; 0 50 10; 5000 400 1");
+    assert_int_equal(r.n_refused, 2);
+    assert_int_equal(r.n_cut, 2);
+    assert_int_equal(r.n_requests, 3);
+    assert_int_equal(r.input_tokens, 99 + 50 + 50);
+    assert_int_equal(r.output_tokens, 1 + 50 + 10);
+    traffic *from = NULL;
+    ridge_error err = {0};
+    traffic_params t = {
+        .n_requests = 2, .input = {LENGTH_FIXED, 300, 0}, .output = {LENGTH_FIXED, 3, 0}};
+    assert_int_equal(traffic_open(&from, &t, NULL), RIDGE_OK);
+    assert_int_equal(sim_run(&r, &p, from, &err), RIDGE_ETOOLARGE);
+    assert_non_null(strstr(err.text, "request 0: 300 tokens of prompt, but a context has 100"));
+    traffic_close(from);
+}
+
+/* While one decodes, prompts of 500 come: a step with a whole one takes half a second. Steps of
+ * 20 ms have room for nine of their tokens. */
+static void test_pace(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    buf requests = {0};
+    buf_puts(&requests, "0 10 700");
+    for (int i = 0; i < 10; i++) buf_printf(&requests, "; %d 500 1", 3000 + 1000 * i);
+    sim_result whole = replay(&p, requests.data);
+    NEAR(whole.itl_s.max, 0.01 + 0.501);
+    p.pace = true;
+    p.slo_tpot_s = 0.02;
+    p.pool.cost = (cost_shape){.linear_ops_per_s = 1e9, .row_ops = 1e6};
+    sim_result paced = replay(&p, requests.data);
+    assert_true(paced.itl_s.max < 0.0225 && paced.itl_s.p99 > 0.0185);
+    assert_true(paced.ttft_s.mean > 55 * 0.02 && paced.ttft_s.max > whole.ttft_s.max);
+    assert_int_equal(paced.n_requests, 11);
+    buf_free(&requests);
+}
+
 static void test_too_long(void **state) {
     (void)state;
     sim_params p = params(0.01, 0.001);
@@ -455,7 +515,7 @@ int main(void) {
         cmocka_unit_test(test_prefixes),        cmocka_unit_test(test_disaggregated),
         cmocka_unit_test(test_routers),         cmocka_unit_test(test_goodput),
         cmocka_unit_test(test_pipeline),        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_pools_apart),     cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_pools_apart),     cmocka_unit_test(test_windows_on_the_link), cmocka_unit_test(test_context), cmocka_unit_test(test_pace), cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_nothing_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
