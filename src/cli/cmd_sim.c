@@ -125,6 +125,8 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
     RIDGE_TRY(traffic_args_read(&a->traffic, &e->traffic, err));
     RIDGE_TRY(cli_whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
     RIDGE_TRY(cli_real(&p->acceptance, "acceptance", a->acceptance, 0, 1, err));
+    if (a->draft != NULL) RIDGE_TRY(shape_path(&a->draft_path, a->draft, err));
+    e->draft = a->draft_path;
     p->slo_ttft_s = a->traffic.slo_ttft_ms / 1e3;
     p->slo_tpot_s = a->traffic.slo_tpot_ms / 1e3;
     p->seed = a->traffic.seed;
@@ -235,6 +237,8 @@ int cmd_sim(int argc, char **argv) {
         {"pace", CLI_FLAG, &a.pace,
          "prompts get only what keeps steps within --slo-tpot, as in ridge serve"},
         {"num-speculative-tokens", CLI_UINT, &a.n_drafts, "guesses a step (default: 0)"},
+        {"speculative-model", CLI_STRING, &a.draft,
+         "that makes them, a name as of --model (default: they are free, as those of n-grams)"},
         {"acceptance", CLI_DOUBLE, &a.acceptance, "the chance of each to come true (default: 0)"},
         {"compare", CLI_STRING, &a.compare,
          "a list of what to vary, such as static,continuous or chunked=512+tp=2,disagg=2P1D"},
@@ -262,6 +266,7 @@ int cmd_sim(int argc, char **argv) {
     ridge_error err = {0};
     ridge_status status = run(&a, &err);
     mem_free(a.path);
+    mem_free(a.draft_path);
     if (status == RIDGE_OK) return CLI_OK;
     cli_fail(&err);
     return status == RIDGE_EINVAL ? CLI_USAGE : CLI_FAILED;

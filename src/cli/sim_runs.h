@@ -15,10 +15,10 @@ typedef struct {
 /* The flags as they are given, and what becomes of them. */
 typedef struct {
     experiment e;
-    char *path; /* of the model, as plan_model_open takes it; owned */
+    char *path, *draft_path; /* of the models, as plan_model_open takes them; owned */
     traffic_args traffic;
     const char *model, *gpu, *kv_cache_dtype, *router, *scheduler, *disaggregate, *compare, *find,
-        *prices, *dtype, *profile, *rates, *plot;
+        *prices, *dtype, *profile, *draft, *rates, *plot;
     double peak_flops, bandwidth, weight_bits; /* NAN: not given */
     double memory_share, expert_imbalance, link_gbps, link_latency_us, goodput_target, acceptance;
     sim_split_args split, decode;

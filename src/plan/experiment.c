@@ -38,6 +38,7 @@ static ridge_status open_machine(machine **out, const experiment *e, const model
                         .memory_bytes = e->gpu.memory_bytes * e->memory_share,
                         .split = *split,
                         .kv_type = e->kv_type};
+    if (e->sim.n_drafts > 0) p.draft = e->draft;
     p.count.expert_imbalance = e->expert_imbalance;
     return machine_open(out, &p, s, err);
 }
@@ -87,6 +88,7 @@ static ridge_status open_pool(machine **m, sim_pool *p, const experiment *e,
     p->n_expert = split->n_expert;
     p->n_tensor = split->n_tensor;
     p->step = machine_step;
+    p->draft = e->draft != NULL ? machine_draft_step : NULL;
     p->step_context = *m;
     if (p->sched.static_batches) p->sched.prefix_caching = false;
     return machine_cost(*m, &p->cost, err);

@@ -10,6 +10,7 @@
 /* Strings are borrowed. */
 typedef struct {
     const char *model;
+    const char *draft; /* the model that guesses, where any are made; NULL: guesses are free */
     hardware gpu;
     efficiency_profile profile; /* what of its peaks is reached */
     model_split split;          /* of a replica over GPUs; zeroed: one */

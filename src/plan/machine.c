@@ -20,6 +20,7 @@ struct machine {
     dev_compiled *parts[MAX_PARTS]; /* [n_parts]: stages, and the links between them */
     uint32_t n_parts;
     double weight_bytes; /* of one rank, of all stages together */
+    machine *draft;      /* NULL: none */
     dev_kv_layout whole; /* the cache of the whole model */
 };
 
@@ -35,13 +36,19 @@ static uint32_t n_caches(const machine *m) {
 static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
     cache_size_groups(&m->layout, s, m->opened.model);
-    double left = p->memory_bytes - m->weight_bytes / at_least_one(p->split.n_stages);
+    double weights = m->weight_bytes / at_least_one(p->split.n_stages), share = 1;
+    if (m->draft != NULL) {
+        double own = (double)cache_size_token_bytes(&m->layout);
+        weights += m->draft->weight_bytes;
+        share = own / (own + (double)cache_size_token_bytes(&m->draft->layout));
+    }
+    double left = p->memory_bytes - weights;
     double weights_gb = machine_weight_bytes(m) / 1e9, n_gpus = plan_n_gpus(&p->split),
            all_gb = p->memory_bytes * n_gpus / 1e9;
     if (left <= 0)
         return RIDGE_FAIL(err, RIDGE_ETOOLARGE, "%.1f GB of weights, but %.1f GB of memory",
                           weights_gb, all_gb);
-    uint64_t n = cache_size_within(&m->layout, s, (uint64_t)left, MOST_BLOCKS);
+    uint64_t n = cache_size_within(&m->layout, s, (uint64_t)(share * left), MOST_BLOCKS);
     uint64_t holds = n * s->block_size, context = m->opened.model->config.n_context;
     if (s->max_model_len == 0) s->max_model_len = (uint32_t)(context < holds ? context : holds);
     if (holds < s->max_model_len || n == 0)
@@ -116,9 +123,36 @@ static ridge_status compile_parts(machine *m, uint32_t max_tokens, ridge_error *
     return compile_part(m, begin, p->n_ops, max_tokens, err);
 }
 
+/* Some vocabularies are padded. */
+static ridge_status check_draft(const machine *m, ridge_error *err) {
+    double n = m->draft->opened.model->config.n_vocab * at_least_one(m->params.split.n_tensor);
+    double whole = m->opened.model->config.n_vocab * at_least_one(m->params.split.n_tensor);
+    if (n >= 0.99 * whole && n <= 1.01 * whole) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL,
+                      "the draft model has %.0f tokens and the model %.0f: they must have the same "
+                      "vocabulary",
+                      n, whole);
+}
+
+/* Whether it fits is the model's concern. */
+static ridge_status open_draft(machine *m, const sched_params *s, ridge_error *err) {
+    machine_params p = m->params;
+    sched_params unused = *s;
+    if (p.draft == NULL) return RIDGE_OK;
+    p.model = p.draft;
+    p.draft = NULL;
+    p.memory_bytes = 1e18;
+    p.split = (model_split){.n_tensor = p.split.n_tensor};
+    ridge_status status = machine_open(&m->draft, &p, &unused, err);
+    if (status == RIDGE_OK) status = check_draft(m, err);
+    if (status != RIDGE_OK) error_where(err, "--speculative-model");
+    return status;
+}
+
 static ridge_status prepare(machine *m, sched_params *s, ridge_error *err) {
     m->layout.type = m->whole.type = m->params.kv_type;
     RIDGE_TRY(open_model(m, s, err));
+    RIDGE_TRY(open_draft(m, s, err));
     RIDGE_TRY(size_cache(m, s, err));
     RIDGE_TRY(m->dev->vtable->kv_create(m->dev, &m->kv, &m->layout, err));
     return compile_parts(m, s->max_num_batched_tokens, err);
@@ -132,7 +166,7 @@ ridge_status machine_open(machine **out, const machine_params *p, sched_params *
     m->profile = *p->count.profile;
     m->params.count.profile = &m->profile;
     ridge_status status = prepare(m, s, err);
-    m->params.model = NULL; /* the caller's */
+    m->params.model = m->params.draft = NULL; /* the caller's */
     if (status == RIDGE_OK)
         *out = m;
     else
@@ -146,6 +180,7 @@ void machine_close(machine *m) {
     if (m->kv != NULL) m->dev->vtable->kv_free(m->dev, m->kv);
     plan_model_close(&m->opened);
     if (m->dev != NULL) m->dev->vtable->destroy(m->dev);
+    machine_close(m->draft);
     mem_free(m);
 }
 
@@ -162,7 +197,8 @@ double machine_kv_token_bytes(const machine *m) {
 
 double machine_weight_bytes(const machine *m) {
     const model_split *s = &m->params.split;
-    return m->weight_bytes * at_least_one(s->n_tensor) * at_least_one(s->n_expert);
+    double draft = m->draft != NULL ? m->draft->weight_bytes * at_least_one(s->n_stages) : 0;
+    return (m->weight_bytes + draft) * at_least_one(s->n_tensor) * at_least_one(s->n_expert);
 }
 
 /* One part of a step; the last one with the head. */
@@ -194,6 +230,11 @@ ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_want
     out->account.weight_bytes *= n_tensor;
     out->account.kv_bytes *= n_tensor;
     return RIDGE_OK;
+}
+
+ridge_status machine_draft_step(void *context, const dev_batch *batch, uint32_t n_wanted,
+                                sim_step *out, ridge_error *err) {
+    return machine_step(((const machine *)context)->draft, batch, n_wanted, out, err);
 }
 
 const dev_kv_layout *machine_kv_layout(const machine *m) {

@@ -7,6 +7,9 @@
  * values. Ranks of experts have schedulers of their own, and so have as many sets of them as there
  * are stages (plan/sim.h). Each stage has its even share of weights; what they leave of the memory
  * is shared among the sets.
+ *
+ * A draft model is divided among tensor ranks alone, with a cache for as many tokens, and runs
+ * before the first stage.
  */
 #ifndef RIDGE_PLAN_MACHINE_H
 #define RIDGE_PLAN_MACHINE_H
@@ -27,6 +30,7 @@ typedef struct {
     double memory_bytes; /* of one GPU, as far as it is used */
     model_split split;   /* up to MACHINE_MAX_TENSOR, MACHINE_MAX_EXPERT, SIM_MAX_STAGES */
     dev_kv_type kv_type;
+    const char *draft; /* another model, that guesses, with weights of as many bits; NULL: none */
 } machine_params;
 
 /* Sets of `s` what the memory and the model decide: groups, windows and blocks. The rest of it is
@@ -41,6 +45,9 @@ double machine_kv_token_bytes(const machine *m);
 double machine_weight_bytes(const machine *m); /* of all GPUs */
 /* How a scheduler reckons with steps. */
 ridge_status machine_cost(const machine *m, cost_shape *out, ridge_error *err) RIDGE_CHECKED;
+/* The same of a forward of the draft model. */
+ridge_status machine_draft_step(void *machine, const dev_batch *batch, uint32_t n_wanted,
+                                sim_step *out, ridge_error *err) RIDGE_CHECKED;
 /* Of a cache of the whole model: a token's bytes and the windows. */
 const dev_kv_layout *machine_kv_layout(const machine *m);
 ridge_status machine_step(void *machine, const dev_batch *batch, uint32_t n_wanted, sim_step *out,

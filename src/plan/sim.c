@@ -204,7 +204,8 @@ static ridge_status turn(sim *s, ridge_error *err) {
     RIDGE_TRY(take_arrivals(s, err));
     take_transfers(s);
     for (uint32_t i = 0; i < s->n_teams; i++)
-        if (s->teams[i].busy && s->teams[i].end_s <= s->now_s) team_finish(s, &s->teams[i]);
+        if (s->teams[i].busy && s->teams[i].end_s <= s->now_s)
+            RIDGE_TRY(team_finish(s, &s->teams[i], err));
     for (uint32_t i = 0; i < s->n_teams; i++) RIDGE_TRY(team_start(s, &s->teams[i], err));
     return RIDGE_OK;
 }

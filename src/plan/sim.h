@@ -65,7 +65,8 @@ typedef struct {
     sched_params sched;          /* of each scheduler; all pools have the same max_model_len */
     cost_shape cost;             /* what its steps cost, for paces (sched/cost.h) */
     sim_step_fn step;
-    void *step_context;
+    sim_step_fn draft;  /* of a forward of the model that guesses; NULL: guesses take no time */
+    void *step_context; /* of both */
 } sim_pool;
 
 typedef struct {
@@ -80,7 +81,9 @@ typedef struct {
         uint32_t window;       /* 0: full; else what is out of sight stays behind */
     } kv[SEQUENCE_MAX_GROUPS]; /* of the KV groups */
     /* Guesses per step of a sequence that decodes (0: none), each of which comes true with this
-     * chance if those before it did. Guessing itself takes no time, as from the text's own past. */
+     * chance if those before it did. A draft model makes one for every sequence in a forward,
+     * between two steps, and has a cache of its own: what that lacks, at first the prompt, is in
+     * the first forward, as far as max_num_batched_tokens go (engine/draft_model.h). */
     uint32_t n_drafts;
     double acceptance;
     uint32_t prefix_tokens;        /* before each prompt its shared beginning */

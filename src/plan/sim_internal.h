@@ -22,9 +22,10 @@ struct sim_request {
     bool scheduled, answered; /* once at least; its first token is out */
     double arrived_s, first_s;
     uint64_t index;
-    double ready_s;    /* while keys and values are on the link */
-    lane *at;          /* where it is, or was last */
-    sim_request *next; /* on the link; in a static batch, among the padding */
+    uint32_t n_draft_known; /* tokens in the draft model's cache */
+    double ready_s;         /* while keys and values are on the link */
+    lane *at;               /* where it is, or was last */
+    sim_request *next;      /* on the link; in a static batch, among the padding */
     sim_request *live_next, *live_previous;
 };
 
@@ -34,6 +35,7 @@ struct lane {
     uint32_t n_live; /* requests: waiting, running */
     sched_plan plan; /* of the step that is under way; without sequences: it has none */
     uint32_t n_wanted;
+    sim_step guessing; /* for the next step */
     double link_free_s;
     sim_request *padding;
 };
@@ -81,12 +83,14 @@ void lane_plan(lane *l); /* the next step */
 /* What it takes, in a team that computes n_group_tokens together (0: alone). */
 ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
                           sim_step *out, ridge_error *err) RIDGE_CHECKED;
-void lane_finish(sim *s, lane *l, double seconds); /* the step is over, it took so long */
+/* The step is over, it took so long. */
+ridge_status lane_finish(sim *s, lane *l, const sim_pool *p, double seconds,
+                         ridge_error *err) RIDGE_CHECKED;
 
 /* team.c */
 /* If it is idle, the first stage is free, and there is something to do. */
 ridge_status team_start(sim *s, team *t, ridge_error *err) RIDGE_CHECKED;
-void team_finish(sim *s, team *t);
+ridge_status team_finish(sim *s, team *t, ridge_error *err) RIDGE_CHECKED;
 double team_moment(const team *t); /* when it goes on; INFINITY: when something arrives */
 
 /* router.c: of lanes [n]. */

@@ -49,11 +49,13 @@ ridge_status team_start(sim *s, team *t, ridge_error *err) {
     return RIDGE_OK;
 }
 
-void team_finish(sim *s, team *t) {
+ridge_status team_finish(sim *s, team *t, ridge_error *err) {
     tally_step(&s->tally, t);
-    for (uint32_t i = 0; i < t->n_lanes; i++)
-        if (t->lanes[i].plan.n_sequences > 0) lane_finish(s, &t->lanes[i], t->step.seconds);
     t->busy = false;
+    for (uint32_t i = 0; i < t->n_lanes; i++)
+        if (t->lanes[i].plan.n_sequences > 0)
+            RIDGE_TRY(lane_finish(s, &t->lanes[i], t->pool, t->step.seconds, err));
+    return RIDGE_OK;
 }
 
 double team_moment(const team *t) {

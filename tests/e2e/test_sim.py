@@ -188,6 +188,25 @@ def test_what_is_beyond_the_context(sim, ridge, tmp_path):
         *BASE, *args).stdout.decode()
 
 
+def test_a_draft_model_takes_time_and_memory(ridge):
+    """All of its guesses come true: five tokens for four of its forwards and one of the model's, with five rows."""
+    args = ("--gpu", "h100", "--json")
+    asked = ("--num-prompts", 1, "--input-len", 100, "--output-len", 1001, "--num-speculative-tokens", 4, "--acceptance", 1)
+    one = ("--prompt", 100, "--context", 600)
+    small, large = (ridge.json("plan", "--model", m, *args, *one) for m in ("qwen2.5-0.5b", "qwen2.5-14b"))
+    r = ridge.json("sim", "--model", "qwen2.5-14b", *args, *asked, "--speculative-model", "qwen2.5-0.5b")
+    five = 4 * small["latency"]["tpot_seconds"] + large["latency"]["tpot_seconds"]
+    assert r["tpot_ms"]["p50"] == pytest.approx(1e3 * five / 5, rel=0.02)
+    free = ridge.json("sim", "--model", "qwen2.5-14b", *args, *asked)
+    assert free["tpot_ms"]["p50"] == pytest.approx(1e3 * large["latency"]["tpot_seconds"] / 5, rel=0.02)
+    weights, tokens = 2 * 494032768, 2 * 2 * 24 * 2 * 64  # of qwen2.5-0.5b: parameters, a token's keys and values
+    assert r["weight_bytes"] == pytest.approx(free["weight_bytes"] + weights, rel=1e-3)
+    own = free["kv"]["bytes_per_token"]
+    assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"]) / (own + tokens), rel=1e-3)
+    done = ridge("sim", "--model", "llama-3.1-8b", *args, *asked, "--speculative-model", "qwen2.5-0.5b", status=2)
+    assert b"--speculative-model: the draft model has 151936 tokens and the model 128256" in done.stderr
+
+
 def test_windows_stay_behind(sim):
     """Of gemma-3-4b's 34 layers five see everything, the others the last 1,024 tokens; 4 heads of 256."""
     args = ("--model", "gemma-3-4b", "--disaggregate", "1P1D", "--num-prompts", 1, "--input-len", 8000, "--output-len", 2,

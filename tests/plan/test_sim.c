@@ -268,6 +268,44 @@ static void test_guesses(void **state) {
                 0.002);
 }
 
+static ridge_status take_draft(void *context, const dev_batch *b, uint32_t n_wanted, sim_step *out,
+                               ridge_error *err) {
+    (void)err;
+    assert_in_range(n_wanted, 0, b->n_seqs);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) n += b->seqs[i].n_rows;
+    assert_int_equal(n, b->n_tokens);
+    *out = (sim_step){.seconds = 0.002 + 0.0001 * n};
+    if (((cost *)context)->keep) buf_printf(&((cost *)context)->log, "d%u ", n);
+    return RIDGE_OK;
+}
+
+/* A forward of the draft model for each guess: the first also has what its cache lacks. */
+static void test_draft_model(void **state) {
+    (void)state;
+    sim_params p = params(0.01, 0.001);
+    p.n_drafts = 4;
+    p.acceptance = 1;
+    p.pool.draft = take_draft;
+    costs.keep = true;
+    sim_result r = replay(&p, "0 10 12");
+    /* The prompt and a token; then four guesses and the token after them, which it hasn't seen. */
+    assert_string_equal(costs.log.data, "10/1 d11 d1 d1 d1 5/5 d2 d1 d1 d1 5/5 1/1 ");
+    NEAR(r.seconds, 0.02 + 0.0031 + 3 * 0.0021 + 0.015 + 0.0022 + 3 * 0.0021 + 0.015 + 0.011);
+    NEAR(r.busy_s, r.seconds);
+    buf_clear(&costs.log);
+    p.acceptance = 0;
+    replay(&p, "0 10 4");
+    assert_string_equal(costs.log.data, "10/1 d11 d1 3/3 d1 2/2 1/1 ");
+    /* It catches up with 8 tokens a forward; until then there are no guesses. */
+    buf_clear(&costs.log);
+    p.pool.sched.max_num_batched_tokens = 8;
+    p.n_drafts = 1;
+    replay(&p, "0 10 5");
+    assert_string_equal(costs.log.data, "8/0 2/1 d8 1/1 d4 2/2 d1 2/2 1/1 ");
+    buf_free(&costs.log);
+}
+
 /* The prompt here, the answer there: its first token takes the prompt's step; between that and the
  * second one lie the link, once, and a step of a single token. */
 static void test_disaggregated(void **state) {
@@ -509,13 +547,24 @@ static void test_too_long(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_request),     cmocka_unit_test(test_two_requests),
-        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_static),          cmocka_unit_test(test_guesses),
-        cmocka_unit_test(test_prefixes),        cmocka_unit_test(test_disaggregated),
-        cmocka_unit_test(test_routers),         cmocka_unit_test(test_goodput),
-        cmocka_unit_test(test_pipeline),        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_pools_apart),     cmocka_unit_test(test_windows_on_the_link), cmocka_unit_test(test_context), cmocka_unit_test(test_pace), cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_two_requests),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_guesses),
+        cmocka_unit_test(test_draft_model),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_disaggregated),
+        cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_goodput),
+        cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_pools_apart),
+        cmocka_unit_test(test_windows_on_the_link),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_nothing_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
