@@ -328,7 +328,8 @@ ridge_status sim_find_cheapest(const sim_args *a, ridge_error *err) {
         buf_free(&s.json);
         if (s.price == INFINITY) return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "none bears the load");
         printf("\ncheapest: %u x %s, %u replicas of %u: %.2f per hour\n\n", s.result.n_gpus,
-               s.best.gpu.name, s.best.sim.pool.n_replicas, s.best.split.n_tensor, s.price);
+               s.best.gpu.name, s.best.sim.pool.n_replicas, (uint32_t)plan_n_gpus(&s.best.split),
+               s.price);
         sim_report_text(&s.best, &s.result, price_of(a, &s.best));
         return RIDGE_OK;
     }
