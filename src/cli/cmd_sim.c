@@ -125,6 +125,9 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
     RIDGE_TRY(traffic_args_read(&a->traffic, &e->traffic, err));
     RIDGE_TRY(cli_whole(&p->n_drafts, "num-speculative-tokens", a->n_drafts, 0, 64, err));
     RIDGE_TRY(cli_real(&p->acceptance, "acceptance", a->acceptance, 0, 1, err));
+    if (a->draft != NULL && p->n_drafts == 0 && a->compare == NULL)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--speculative-model needs guesses to make: --num-speculative-tokens N");
     if (a->draft != NULL) RIDGE_TRY(shape_path(&a->draft_path, a->draft, err));
     e->draft = a->draft_path;
     p->slo_ttft_s = a->traffic.slo_ttft_ms / 1e3;

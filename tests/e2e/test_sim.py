@@ -309,6 +309,7 @@ def test_max_rate(sim):
     (("--find", "max-rate"), "--slo-ttft"),
     (("--rate", "0"), "a rate of 0"),
     (("--pace",), "--pace needs a target: --slo-tpot MS"),
+    (("--speculative-model", "llama-3.1-8b"), "--num-speculative-tokens N"),
     (("--num-prompts", "0"), "at least one request"),
     (("--prefix-groups", "0"), "--prefix-groups: expected 1 to"),
     (("--slo-tpot", "-1"), "--slo-tpot: expected 0 to"),
