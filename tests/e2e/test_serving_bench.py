@@ -83,19 +83,39 @@ def test_speculation(ridge, model):
 def test_simulated_over_measured():
     """Of ratios 1.2, 0.9 and 1.1 the median is within 15 %; of 1.2, 0.9 and 1.3 it isn't."""
     measured = {name: 10.0 for name in simulate.METRICS}
-    rounds = [{"measured": measured, "simulated": {name: 10 * x for name in simulate.METRICS}} for x in (1.2, 0.9, 1.1)]
-    rounds[2]["simulated"]["TPOT p50, ms"] = 13.0
+    rounds = [{"measured": measured, "simulated": {name: 20.0 for name in simulate.METRICS},
+               "paced": {name: 10 * x for name in simulate.METRICS}} for x in (1.2, 0.9, 1.1)]
+    rounds[2]["paced"]["TPOT p50, ms"] = 13.0
     result = simulate.compare(rounds)
-    assert result["TTFT p50, ms"]["ratio"] == pytest.approx({"median": 1.1, "min": 0.9, "max": 1.2})
+    assert result["TTFT p50, ms"]["paced_ratio"] == pytest.approx({"median": 1.1, "min": 0.9, "max": 1.2})
+    assert result["TTFT p50, ms"]["ratio"] == {"median": 2, "min": 2, "max": 2}
     assert result["TTFT p50, ms"]["holds"] and not result["TPOT p50, ms"]["holds"]
+
+
+MACHINE = {"format": "ridge efficiency profile", "version": 1, "name": "here", "made": "by hand", "activations": 0,
+           "machine": {"title": "A CPU", "flops_per_s": 2e11, "bytes_per_s": 1e10, "memory_bytes": 4e9},
+           "kinds": {"linear": {"overhead_s": 1e-5}}}
+
+
+def test_the_pace_of_a_run(ridge, model, tmp_path, monkeypatch):
+    """A machine three times as slow is found again by the seconds of its steps, and simulated as it is."""
+    monkeypatch.setattr(simulate.common, "BINARY", ridge.path)
+    here, slow = tmp_path / "here.json", tmp_path / "slow.json"
+    here.write_text(json.dumps(MACHINE))
+    slow.write_text(json.dumps(simulate.slower(MACHINE, 3)))
+    traffic = ("--rate", 1, "--input-len", 100, "--output-len", 20, "--num-requests", 10)
+    path = str(model("smollm2-135m"))
+    at_rest, measured = (simulate.simulate(path, p, *traffic) for p in (here, slow))
+    assert measured["ttft_ms"]["p50"] > 2.5 * at_rest["ttft_ms"]["p50"]
+    paced, factor = simulate.simulate_at_pace(path, here, simulate.busy_seconds(measured), traffic)
+    assert factor == pytest.approx(3, rel=0.01)
+    assert paced["tpot_ms"]["p90"] == pytest.approx(measured["tpot_ms"]["p90"], rel=0.02)
 
 
 def test_a_short_simulation(ridge, model, tmp_path):
     """The same requests on both sides: as many tokens, and about as many steps, whatever they take."""
     profile = tmp_path / "here.json"
-    profile.write_text(json.dumps({
-        "format": "ridge efficiency profile", "version": 1, "name": "here", "made": "by hand", "activations": 0,
-        "machine": {"title": "A CPU", "flops_per_s": 2e11, "bytes_per_s": 1e10, "memory_bytes": 4e9}, "kinds": {}}))
+    profile.write_text(json.dumps(MACHINE))
     done = subprocess.run([sys.executable, ROOT / "bench" / "simulate.py", "--rounds", "1", "--profile", profile, "--seconds",
                            "2", "--traffic", "poisson", "--json", model("smollm2-135m")], capture_output=True, text=True,
                           timeout=300, env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
