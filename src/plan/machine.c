@@ -33,6 +33,8 @@ static uint32_t n_caches(const machine *m) {
     return at_least_one(m->params.split.n_expert) * at_least_one(m->params.split.n_stages);
 }
 
+/* The first stage has the least room where there is a draft model, which is there alone with what
+ * it keeps for the caches of all stages. */
 static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
     cache_size_groups(&m->layout, s, m->opened.model);
@@ -40,7 +42,8 @@ static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     if (m->draft != NULL) {
         double own = (double)cache_size_token_bytes(&m->layout);
         weights += m->draft->weight_bytes;
-        share = own / (own + (double)cache_size_token_bytes(&m->draft->layout));
+        double draft = (double)cache_size_token_bytes(&m->draft->layout);
+        share = own / (own + draft * at_least_one(p->split.n_stages));
     }
     double left = p->memory_bytes - weights;
     double weights_gb = machine_weight_bytes(m) / 1e9, n_gpus = plan_n_gpus(&p->split),
@@ -197,7 +200,7 @@ double machine_kv_token_bytes(const machine *m) {
 
 double machine_weight_bytes(const machine *m) {
     const model_split *s = &m->params.split;
-    double draft = m->draft != NULL ? m->draft->weight_bytes * at_least_one(s->n_stages) : 0;
+    double draft = m->draft != NULL ? m->draft->weight_bytes : 0;
     return (m->weight_bytes + draft) * at_least_one(s->n_tensor) * at_least_one(s->n_expert);
 }
 

@@ -8,8 +8,8 @@
  * are stages (plan/sim.h). Each stage has its even share of weights; what they leave of the memory
  * is shared among the sets.
  *
- * A draft model is divided among tensor ranks alone, with a cache for as many tokens, and runs
- * before the first stage.
+ * A draft model is divided among the tensor ranks of the first stage alone, with a cache for as
+ * many tokens as all caches of the stages hold, and runs before that stage.
  */
 #ifndef RIDGE_PLAN_MACHINE_H
 #define RIDGE_PLAN_MACHINE_H

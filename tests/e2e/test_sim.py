@@ -203,6 +203,11 @@ def test_a_draft_model_takes_time_and_memory(ridge):
     assert r["weight_bytes"] == pytest.approx(free["weight_bytes"] + weights, rel=1e-3)
     own = free["kv"]["bytes_per_token"]
     assert r["kv"]["tokens"] == pytest.approx((72e9 - r["weight_bytes"]) / (own + tokens), rel=1e-3)
+    two = ridge.json("sim", "--model", "qwen2.5-14b", *args, *asked, "--speculative-model", "qwen2.5-0.5b",
+                     "--pipeline-parallel-size", 2)  # the first stage guesses for both of the caches that it has a half of
+    assert two["weight_bytes"] == r["weight_bytes"]
+    room = 72e9 - free["weight_bytes"] / 2 - weights
+    assert two["kv"]["tokens"] == pytest.approx(room / (own / 2 + tokens), rel=1e-3)
     done = ridge("sim", "--model", "llama-3.1-8b", *args, *asked, "--speculative-model", "qwen2.5-0.5b", status=2)
     assert b"--speculative-model: the draft model has 151936 tokens and the model 128256" in done.stderr
 
