@@ -326,7 +326,10 @@ ridge_status sim_find_cheapest(const sim_args *a, ridge_error *err) {
     }
     if (!a->json) {
         buf_free(&s.json);
-        if (s.price == INFINITY) return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "none bears the load");
+        if (s.price == INFINITY) {
+            printf("\nnone bears the load\n"); /* an answer, as no rate is (and as in JSON) */
+            return RIDGE_OK;
+        }
         printf("\ncheapest: %u x %s, %u replicas of %u: %.2f per hour\n\n", s.result.n_gpus,
                s.best.gpu.name, s.best.sim.pool.n_replicas, (uint32_t)plan_n_gpus(&s.best.split),
                s.price);

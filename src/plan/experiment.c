@@ -123,6 +123,8 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
                            ridge_error *err) {
     sim_params p = e->sim;
     const model_split apart = decode_split(e);
+    if (p.pace && p.slo_tpot_s <= 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--pace needs a target: --slo-tpot MS");
     RIDGE_TRY(open_pool(&machines[0], &p.pool, e, &e->split, err));
     p.decode.sched = e->sim.pool.sched;
     if (p.decode.n_replicas > 0) {

@@ -314,6 +314,7 @@ def test_max_rate(sim):
     (("--find", "max-rate"), "--slo-ttft"),
     (("--rate", "0"), "a rate of 0"),
     (("--pace",), "--pace needs a target: --slo-tpot MS"),
+    (("--compare", "pace"), "--compare pace: --pace needs a target: --slo-tpot MS"),
     (("--speculative-model", "llama-3.1-8b"), "--num-speculative-tokens N"),
     (("--num-prompts", "0"), "at least one request"),
     (("--prefix-groups", "0"), "--prefix-groups: expected 1 to"),
@@ -376,3 +377,7 @@ def test_the_cheapest_bears_the_load(sim, ridge):
     assert len(r["candidates"]) == 12 and r["goodput"]["share"] >= 0.99
     assert r["price_per_hour"] == min(c["price_per_hour"] for c in bearing)
     assert b"--price-per-hour" in ridge(*BASE, "--find", "cheapest", *args, status=2).stderr
+    nobody = ("--find", "cheapest", "--price-per-hour", 1, "--rate", 1, "--num-prompts", 1, "--slo-ttft", "1e-6",
+              "--model", "qwen2.5-0.5b", "--memory", "1500M", "--max-model-len", 2000)
+    assert b"none bears the load" in ridge(*BASE, *nobody).stdout
+    assert "gpu" not in {k for k in sim(*nobody) if k != "candidates"}
