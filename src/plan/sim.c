@@ -225,6 +225,12 @@ static uint64_t count_lanes(const sim_pool *p) {
     return count_teams(p) * at_least_one(p->n_expert);
 }
 
+static uint64_t count_blocks(const sim_pool *p) {
+    uint64_t n = 0;
+    for (uint32_t g = 0; g < p->sched.n_groups; g++) n += p->sched.n_blocks[g];
+    return n * count_lanes(p);
+}
+
 static ridge_status open_team(sim *s, const sim_pool *p, ridge_error *err) {
     team *t = &s->teams[s->n_teams++];
     *t = (team){.pool = p, .lanes = s->lanes + s->n_lanes, .stages = s->stages + s->n_replicas};
@@ -249,12 +255,13 @@ static ridge_status open_pool(sim *s, const sim_pool *p, ridge_error *err) {
 static ridge_status open_all(sim *s, ridge_error *err) {
     const sim_pool *first = &s->params->pool, *decode = &s->params->decode;
     uint64_t n = count_lanes(first) + count_lanes(decode);
-    if (n > SIM_MAX_LANES)
-        return RIDGE_FAIL(
-            err, RIDGE_EINVAL,
-            "%llu schedulers: of each replica one for each stage and rank of experts; "
-            "at most %d",
-            (unsigned long long)n, SIM_MAX_LANES);
+    uint64_t n_blocks = count_blocks(first) + count_blocks(decode);
+    if (n > SIM_MAX_LANES || n_blocks > SIM_MAX_BLOCKS)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "%llu schedulers (of each replica one for each stage and rank of "
+                          "experts), whose caches have %llu blocks in all; at most %d and %u",
+                          (unsigned long long)n, (unsigned long long)n_blocks, SIM_MAX_LANES,
+                          SIM_MAX_BLOCKS);
     uint32_t n_seqs = first->sched.max_num_seqs;
     if (decode->n_replicas > 0 && decode->sched.max_num_seqs > n_seqs)
         n_seqs = decode->sched.max_num_seqs;

@@ -36,7 +36,8 @@
 #include "traffic/traffic.h"
 
 #define SIM_MAX_STAGES 64
-#define SIM_MAX_LANES 16384 /* schedulers: some take half a megabyte */
+#define SIM_MAX_LANES 16384       /* schedulers */
+#define SIM_MAX_BLOCKS (1u << 28) /* of all their caches: some 6 GB */
 
 /* What a step takes, and of that how long for what. */
 typedef struct {
