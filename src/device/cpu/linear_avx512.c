@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "device/cpu/dpbusd.h"
 #include "device/cpu/linear.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -122,19 +123,6 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
 }
 
 /* Products ------------------------------------------------------------------------------------- */
-
-/* isum += w * the four activations at x, which the instruction itself broadcasts. */
-INLINE __m512i dot(__m512i isum, __m512i w, const int8_t *x) {
-    typedef int32_t unaligned __attribute__((aligned(1), may_alias));
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(isum) : "v"(w), "m"(*(const unaligned *)x));
-    return isum;
-}
-
-/* The same with the activations in a register: for two panels they are loaded once. */
-INLINE __m512i dot_reg(__m512i isum, __m512i w, __m512i x) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(isum) : "v"(w), "v"(x));
-    return isum;
-}
 
 INLINE __m512i four(const int8_t *x) {
     int32_t v;
