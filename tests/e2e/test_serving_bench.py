@@ -117,11 +117,12 @@ def test_a_short_simulation(ridge, model, tmp_path):
     profile = tmp_path / "here.json"
     profile.write_text(json.dumps(MACHINE))
     done = subprocess.run([sys.executable, ROOT / "bench" / "simulate.py", "--rounds", "1", "--profile", profile, "--seconds",
-                           "2", "--traffic", "poisson", "--json", model("smollm2-135m")], capture_output=True, text=True,
+                           "1", "--load", "0.9", "--traffic", "poisson", "--json", model("smollm2-135m")],
+                          capture_output=True, text=True,
                           timeout=300, env={"PATH": "/usr/bin:/bin", "RIDGE_BIN": ridge.path})
     assert done.returncode in (0, 1), done.stderr
     (result,) = json.loads(done.stdout)["results"]
     (r,) = result["rounds"]
     assert r["measured"]["output_tokens"] == r["simulated"]["output_tokens"] > 0
-    assert 0.2 < r["busy"] < 0.7
+    assert r["busy"] == pytest.approx(0.9, abs=0.05)
     assert set(result["metrics"]) == set(simulate.METRICS)
