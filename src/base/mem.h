@@ -26,6 +26,9 @@ void *mem_aligned(size_t align, size_t size);
 void *mem_map(size_t size);
 void mem_unmap(void *p, size_t size);
 
+/* What is at p will be read soon; p may be any address. */
+#define mem_prefetch(p) __builtin_prefetch(p)
+
 /* *out = a + b or a * b; false when the result does not fit size_t (then *out is untouched). */
 static inline bool mem_add(size_t a, size_t b, size_t *out) {
     return b > SIZE_MAX - a ? false : (*out = a + b, true);

@@ -129,7 +129,8 @@ ridge_status engine_open_cache(engine *e, ridge_error *err) {
     sched_params s = {.max_num_seqs = p->max_num_seqs,
                       .max_num_batched_tokens = p->max_num_batched_tokens,
                       .block_size = p->block_size,
-                      .prefix_caching = p->prefix_caching};
+                      .prefix_caching = p->prefix_caching,
+                      .cache_summary = true};
     cache_size_groups(l, &s, e->model);
     e->kv_token_bytes = cache_size_token_bytes(l);
     uint64_t n_blocks;

@@ -23,7 +23,8 @@ static ridge_status create(kv_cache *c, ridge_error *err) {
     /* So many that one is always free. Each node but the roots names a block of a full group that
      * is its alone; each root has such a node below it, or a sequence standing there that holds a
      * block which no node names; one more is made before its block is. */
-    RIDGE_TRY(kv_prefix_create(&c->tree, 2 * kv_cache_capacity(c) + 1, p->block_size, err));
+    RIDGE_TRY(
+        kv_prefix_create(&c->tree, 2 * kv_cache_capacity(c) + 1, p->block_size, p->summary, err));
     c->copies = mem_zalloc(p->max_copies, sizeof *c->copies);
     bool made = c->copies != NULL;
     for (uint32_t g = 0; g < p->n_groups; g++) {

@@ -30,6 +30,7 @@ typedef struct {
     uint32_t n_groups, block_size;
     uint32_t n_blocks[KV_MAX_GROUPS], window[KV_MAX_GROUPS]; /* window 0: full */
     bool share;                                              /* prefixes are used again */
+    bool summary;                                            /* of those kv_cache_known can tell */
     uint32_t max_copies; /* admissions between two kv_cache_take_copies, times n_groups */
 } kv_cache_params;
 
@@ -64,7 +65,8 @@ void kv_cache_destroy(kv_cache *c); /* NULL allowed */
 
 /* Looks up at most n_most of the tokens; changes nothing. */
 kv_match kv_cache_find(const kv_cache *c, uint64_t salt, const int32_t *tokens, uint32_t n_most);
-/* Any thread: about how many of the tokens a find would give, of a moment ago (summary.h). */
+/* Any thread: about how many of the tokens a find would give, of a moment ago (summary.h); without
+ * params.summary 0. */
 uint32_t kv_cache_known(const kv_cache *c, uint64_t salt, const int32_t *tokens, uint32_t n_most);
 /* Gives an empty sequence what was found, and blocks for n_tokens in full groups, if after that
  * `spare` more could be had in each of those: else false and no change. (A copy of a partial block

@@ -11,15 +11,15 @@
 
 struct kv_prefix {
     uint32_t n_nodes, n_made, n_free, block_size, room; /* room: of a node's tokens */
-    kv_node *nodes;  /* [n_nodes]; those of [n_made, n_nodes) have never been used */
-    kv_node **free;  /* [n_nodes]; free[0, n_free): used before */
-    int32_t *tokens; /* [n_nodes][room] */
-    kv_node top;     /* its children are the roots */
-    kv_summary *summary;
+    kv_node *nodes;      /* [n_nodes]; those of [n_made, n_nodes) have never been used */
+    kv_node **free;      /* [n_nodes]; free[0, n_free): used before */
+    int32_t *tokens;     /* [n_nodes][room] */
+    kv_node top;         /* its children are the roots */
+    kv_summary *summary; /* NULL: none */
     uint32_t random;
 };
 
-ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size,
+ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size, bool summary,
                               ridge_error *err) {
     kv_prefix *t = mem_zalloc(1, sizeof *t);
     if (t == NULL) goto fail;
@@ -32,7 +32,7 @@ ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_
     if (mem_mul(n_nodes, t->room, &n_tokens)) t->tokens = mem_zalloc(n_tokens, sizeof *t->tokens);
     if (t->nodes == NULL || t->free == NULL || t->tokens == NULL) goto fail;
     t->n_nodes = n_nodes;
-    if (kv_summary_create(&t->summary, n_nodes, NULL) != RIDGE_OK) goto fail;
+    if (summary && kv_summary_create(&t->summary, n_nodes, NULL) != RIDGE_OK) goto fail;
     *out = t;
     return RIDGE_OK;
 fail:
@@ -94,6 +94,8 @@ static void link_in(kv_node *node) {
 }
 
 static void link_out(kv_node *node) {
+    /* Prefixes are forgotten from their ends: the parent is likely to be next. */
+    if (node->parent->parent != NULL) mem_prefetch(&node->parent->parent->children);
     kv_node **at = &node->parent->children;
     while (*at != node) {
         ridge_assert(*at != NULL);
@@ -118,7 +120,7 @@ static kv_node *insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uin
 
 /* A node that has become full. */
 static void enter_summary(kv_prefix *t, kv_node *node) {
-    if (node->n_tokens < t->block_size) return;
+    if (t->summary == NULL || node->n_tokens < t->block_size) return;
     node->hash = kv_summary_hash(node->parent->hash, node->tokens, node->n_tokens);
     kv_summary_add(t->summary, node->hash);
 }
@@ -186,7 +188,8 @@ void kv_prefix_remove(kv_prefix *t, kv_node *node) {
     ridge_assert(node->children == NULL && node->n_users == 0);
     kv_node *parent = node->parent;
     link_out(node);
-    if (parent != &t->top) kv_summary_remove(t->summary, node->hash);
+    if (t->summary != NULL && node->n_tokens == t->block_size && parent != &t->top)
+        kv_summary_remove(t->summary, node->hash);
     t->free[t->n_free++] = node;
     if (parent != &t->top) kv_prefix_prune(t, parent);
 }
@@ -196,7 +199,7 @@ void kv_prefix_prune(kv_prefix *t, kv_node *node) {
 }
 
 uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *tokens, uint32_t n) {
-    return kv_summary_find(t->summary, salt, tokens, n, t->block_size);
+    return t->summary != NULL ? kv_summary_find(t->summary, salt, tokens, n, t->block_size) : 0;
 }
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t) {

@@ -37,7 +37,8 @@ struct kv_node {
     uint64_t hash; /* of a full one: summary.h's; of a root: the salt */
 };
 
-ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size,
+/* With `summary`, kv_prefix_known can tell. */
+ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size, bool summary,
                               ridge_error *err) RIDGE_CHECKED;
 void kv_prefix_destroy(kv_prefix *t); /* NULL allowed */
 
@@ -60,7 +61,8 @@ void kv_prefix_remove(kv_prefix *t, kv_node *node);
  */
 void kv_prefix_prune(kv_prefix *t, kv_node *node);
 
-/* Any thread: about so many of tokens [n] are a known prefix, in whole blocks (summary.h). */
+/* Any thread: about so many of tokens [n] are a known prefix, in whole blocks (summary.h); without
+ * a summary 0. */
 uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *tokens, uint32_t n);
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t); /* in use */

@@ -40,6 +40,7 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
     kv_cache_params cache = {.n_groups = p->n_groups,
                              .block_size = p->block_size,
                              .share = p->prefix_caching,
+                             .summary = p->cache_summary,
                              .max_copies = p->max_num_seqs * p->n_groups};
     memcpy(cache.n_blocks, p->n_blocks, sizeof cache.n_blocks);
     memcpy(cache.window, p->window, sizeof cache.window);

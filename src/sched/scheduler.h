@@ -38,6 +38,7 @@ typedef struct {
      * sched_window_blocks. */
     uint32_t window[SEQUENCE_MAX_GROUPS];
     bool prefix_caching;
+    bool cache_summary; /* other threads ask kv_cache_known */
     /* For comparison only (static.c): a batch runs until all of it is done. */
     bool static_batches;
     uint32_t max_model_len; /* of static batches: the room that each sequence gets */

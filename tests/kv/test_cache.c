@@ -142,8 +142,11 @@ static void end(world *w, user *u) {
 static void run_world(uint32_t block_size, const uint32_t *window, uint32_t n_groups,
                       uint32_t n_blocks, bool share) {
     world *w = calloc(1, sizeof *w);
-    w->p = (kv_cache_params){
-        .n_groups = n_groups, .block_size = block_size, .share = share, .max_copies = n_groups};
+    w->p = (kv_cache_params){.n_groups = n_groups,
+                             .block_size = block_size,
+                             .share = share,
+                             .summary = true,
+                             .max_copies = n_groups};
     bool any_full = false;
     for (uint32_t g = 0; g < n_groups; g++) any_full = any_full || window[g] == 0;
     for (uint32_t g = 0; g < n_groups; g++) {
@@ -227,8 +230,12 @@ static uint32_t visit(kv_cache *c, const int32_t *tokens, uint32_t n, uint64_t s
 
 static kv_cache *plain_cache(uint32_t n_blocks) {
     kv_cache *c;
-    kv_cache_params p = {
-        .n_groups = 1, .block_size = 4, .n_blocks = {n_blocks}, .share = true, .max_copies = 1};
+    kv_cache_params p = {.n_groups = 1,
+                         .block_size = 4,
+                         .n_blocks = {n_blocks},
+                         .share = true,
+                         .summary = true,
+                         .max_copies = 1};
     assert_int_equal(kv_cache_create(&c, &p, NULL), RIDGE_OK);
     return c;
 }
@@ -288,6 +295,7 @@ static void test_windows(void **state) {
                          .n_blocks = {20, 20},
                          .window = {0, 3},
                          .share = true,
+                         .summary = true,
                          .max_copies = 2};
     assert_int_equal(kv_cache_create(&c, &p, NULL), RIDGE_OK);
     for (int round = 0; round < 2; round++) {
@@ -338,7 +346,7 @@ static void test_many_siblings(void **state) {
     (void)state;
     kv_prefix *t;
     enum { N = 10000 };
-    assert_int_equal(kv_prefix_create(&t, N + 1, 4, NULL), RIDGE_OK);
+    assert_int_equal(kv_prefix_create(&t, N + 1, 4, false, NULL), RIDGE_OK);
     kv_node *root = kv_prefix_root(t, 0, true), *nodes[N];
     assert_ptr_equal(kv_prefix_root(t, 0, false), root);
     for (int32_t i = 0; i < N; i++) {
@@ -378,6 +386,7 @@ static void test_every_allocation_may_fail(void **state) {
                              .n_blocks = {8, 8},
                              .window = {0, 3},
                              .share = true,
+                             .summary = true,
                              .max_copies = 2};
         mem_fail_after(nth);
         ridge_status status = kv_cache_create(&c, &p, NULL);

@@ -13,7 +13,8 @@ static world *make(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpo
                       .block_size = BLOCK,
                       .n_blocks = {n_blocks},
                       .n_groups = 1,
-                      .prefix_caching = cached};
+                      .prefix_caching = cached,
+                      .cache_summary = true};
     assert_int_equal(sched_create(&w->s, &p, NULL), RIDGE_OK);
     w->shape = (cost_shape){.bytes_per_s = 30e9,
                             .linear_ops_per_s = 1e12,
