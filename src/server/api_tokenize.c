@@ -119,10 +119,16 @@ static void on_gone(void *self) {
 }
 
 static void begin(conn *c, bool detok) {
-    tokenize_job *t = mem_zalloc(1, sizeof *t);
+    size_t most = c->server->params.max_answer_bytes;
+    bool room = c->server->answer_bytes <= most;
+    tokenize_job *t = room ? mem_zalloc(1, sizeof *t) : NULL;
     if (t == NULL) {
         api_error e = {0};
-        api_fail(&e, 503, NULL, "out of memory");
+        if (room)
+            api_fail(&e, 503, NULL, "out of memory");
+        else
+            api_fail(&e, 503, NULL,
+                     "the answers that are being made and read take more than %zu bytes", most);
         conn_fail(c, &e);
         return;
     }
@@ -133,7 +139,7 @@ static void begin(conn *c, bool detok) {
     t->conn = c;
     t->detokenize = detok;
     t->body = c->body;
-    t->answer.limit = c->server->params.max_answer_bytes;
+    t->answer.limit = most;
     c->body = (buf){0};
     conn_wait(c, (conn_work){t, on_gone, NULL, NULL});
     pool_submit(c->server->pool, &t->job);

@@ -23,6 +23,7 @@
 #define INPUT_HIGH_WATER (256 * 1024)
 #define BODY_BYTES_PER_S (16 * 1024)
 #define LINGER_S 2.0
+#define UNREAD_US 1000000 /* without a byte taken: the client does not read */
 
 static void set_deadline(conn *c, double seconds) {
     struct timeval tv = {(time_t)seconds, (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
@@ -50,6 +51,13 @@ static void forget_request(conn *c) {
     c->head = (http_head){0}; /* it borrowed from head_text */
 }
 
+/* Some of the output has been taken, or there is some again. */
+static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *context) {
+    (void)out;
+    conn *c = context;
+    if (info->n_deleted > 0 || info->orig_size == 0) c->taken_us = clock_now_us();
+}
+
 void conn_destroy(conn *c) {
     server *s = c->server;
     conn_work work = c->work;
@@ -63,7 +71,10 @@ void conn_destroy(conn *c) {
     if (c->next != NULL) c->next->previous = c->previous;
     s->n_conns--;
     if (c->timer != NULL) event_free(c->timer);
-    if (c->bev != NULL) bufferevent_free(c->bev); /* closes the socket */
+    if (c->bev != NULL) {
+        evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
+        bufferevent_free(c->bev); /* closes the socket */
+    }
     mem_free(c);
 }
 
@@ -213,11 +224,18 @@ void conn_wait(conn *c, conn_work work) {
     c->work = work;
 }
 
+/* Written, and not being read. */
+static size_t unread_bytes(const conn *c, int64_t now_us) {
+    if (now_us - c->taken_us < UNREAD_US) return 0;
+    return evbuffer_get_length(bufferevent_get_output(c->bev));
+}
+
 void conn_end_largest(server *s) {
     conn *largest = NULL;
     size_t most = 0;
+    int64_t now_us = clock_now_us();
     for (conn *c = s->conns; c != NULL; c = c->next) {
-        size_t n = c->answer_bytes + evbuffer_get_length(bufferevent_get_output(c->bev));
+        size_t n = c->answer_bytes + unread_bytes(c, now_us);
         if (n <= most) continue;
         most = n;
         largest = c;
@@ -485,6 +503,10 @@ void conn_accept(server *s, evutil_socket_t fd, const struct sockaddr *address, 
     bufferevent_set_timeouts(c->bev, NULL, &write_timeout);
     bufferevent_setwatermark(c->bev, EV_READ, 0, INPUT_HIGH_WATER);
     bufferevent_setcb(c->bev, on_read, on_written, on_event, c);
+    if (evbuffer_add_cb(bufferevent_get_output(c->bev), on_output, c) == NULL) {
+        conn_destroy(c);
+        return;
+    }
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     c->started_us = clock_now_us();
     set_deadline(c, s->params.head_timeout_s);

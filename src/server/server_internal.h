@@ -83,6 +83,7 @@ struct conn {
     const char *allowed;   /* methods of its path, for a 405 */
     conn_work work;
     int64_t started_us;
+    int64_t taken_us;       /* when the client last took some of what is written */
     int status;             /* of the answer, for the log */
     uint32_t retry_after_s; /* of that, if it is a 429 or 503 */
     char request_id[129];
@@ -100,7 +101,8 @@ void conn_stream_begin(conn *c);
 void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n", one write */
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */
-/* What is made or waits to be read takes too much: whoever has most of it ends. */
+/* What is made or waits to be read takes too much: whoever has most of it ends, but for those that
+ * are reading: an answer once made is not cut while it is taken. */
 void conn_end_largest(server *s);
 
 /* ---- routes.c ---- */

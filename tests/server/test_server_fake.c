@@ -308,7 +308,17 @@ static void test_answers_that_take_too_much(void **state) {
     stop(&f);
 }
 
-/* Whole answers that their clients do not read: the largest is let go when there is no room. */
+static void read_some(int fd, buf *b, size_t n) {
+    static char piece[1 << 16];
+    for (size_t end = b->len + n; b->len < end;) {
+        ssize_t got = read(fd, piece, sizeof piece);
+        assert_true(got > 0);
+        buf_append(b, piece, (size_t)got);
+    }
+}
+
+/* Whole answers whose clients are reading stay, and what comes is refused while there is no room;
+ * of those that are not read the largest is let go. */
 static void test_answers_that_nobody_reads(void **state) {
     (void)state;
     enum { N_TEXT = 4 << 20 };
@@ -326,6 +336,12 @@ static void test_answers_that_nobody_reads(void **state) {
         send_text(fds[i], request, strlen(request));
         assert_true(read_until(fds[i], &got[i], "\r\n\r\n"));
     }
+    for (int i = 0; i < 2; i++) read_some(fds[i], &got[i], 4 << 20);
+    check_refused(&f, "/v1/completions", "{\"prompt\":\"a\"}", 503,
+                  "take more than 18874368 bytes");
+    check_refused(&f, "/tokenize", "{\"prompt\":\"a\"}", 503, "take more than 18874368 bytes");
+    check_status(&f, "GET", "/health", "", 200);
+    usleep(1200000);
     check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"}", 200);
     int n_whole = 0;
     for (int i = 0; i < 2; i++) {
