@@ -58,6 +58,14 @@ static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info,
     if (info->n_deleted > 0 || info->orig_size == 0) c->taken_us = clock_now_us();
 }
 
+/* What is written and not taken: gone at once, not when libevent comes to free it. */
+static void drop_output(conn *c) {
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    evbuffer_unfreeze(out, 1);
+    evbuffer_drain(out, evbuffer_get_length(out));
+    evbuffer_freeze(out, 1);
+}
+
 void conn_destroy(conn *c) {
     server *s = c->server;
     conn_work work = c->work;
@@ -73,6 +81,7 @@ void conn_destroy(conn *c) {
     if (c->timer != NULL) event_free(c->timer);
     if (c->bev != NULL) {
         evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
+        drop_output(c);
         bufferevent_free(c->bev); /* closes the socket */
     }
     mem_free(c);
@@ -245,6 +254,7 @@ void conn_end_largest(server *s) {
         largest->work.too_large(largest->work.self);
     } else {
         largest->dropped = true;
+        drop_output(largest);
         set_deadline(largest, 1e-6);
     }
 }
