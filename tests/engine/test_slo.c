@@ -375,22 +375,23 @@ static void test_what_is_cached_is_let_in(void **state) {
     (void)state;
     gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
     int n_told_apart = 0;
-    for (double ttft_s = 1e-6; ttft_s < 10; ttft_s *= 1.3) {
+    bool other = false; /* once it comes in, it is in the other's way */
+    for (double ttft_s = 1e-6; ttft_s < 10 && !other; ttft_s *= 1.3) {
         engine_loop *l = start(ttft_s, true);
         ridge_error err = {0};
         assert_int_equal(submit_long(l, 1, NULL), RIDGE_OK);
         take_until(l, 1);
         g.open = g.reached = false;
         submit_to_gate(l, &g);
-        bool other = submit_long(l, 2, &err) == RIDGE_OK;
-        if (other) break; /* from here on it is in the other's way */
-        assert_non_null(strstr(err.text, "the 70 of this one (0 more are cached)"));
+        other = submit_long(l, 2, &err) == RIDGE_OK;
+        if (!other) assert_non_null(strstr(err.text, "the 70 of this one (0 more are cached)"));
         err = (ridge_error){0};
-        bool cached = submit_long(l, 1, &err) == RIDGE_OK;
-        if (!cached) assert_non_null(strstr(err.text, "the 6 of this one (64 more are cached)"));
+        bool cached = !other && submit_long(l, 1, &err) == RIDGE_OK;
+        if (!other && !cached)
+            assert_non_null(strstr(err.text, "the 6 of this one (64 more are cached)"));
         n_told_apart += cached;
         open_gate(&g);
-        take_until(l, 1 + cached);
+        take_until(l, 1 + other + cached);
         engine_loop_destroy(l);
     }
     assert_true(n_told_apart > 0);
