@@ -382,6 +382,7 @@ static void test_experts(void **state) {
     NEAR(r.busy_s, 6 * r.seconds);
     assert_int_equal(r.n_steps, 5);
     /* Two stages of two: four schedulers, each with a request. */
+    buf_free(&costs.log);
     costs = (cost){.parts = {0.01, 0, 0.01}, .n_parts = 3, .keep = true};
     p.pool.n_stages = 2;
     r = replay(&p, "0 1 2; 0 2 2; 0 3 2; 0 4 2");
