@@ -93,7 +93,7 @@ static inline void send_text(int fd, const char *text, size_t n) {
 
 /* Reads until `until` has come or the end of the connection; false after ten seconds. */
 static inline bool read_until(int fd, buf *out, const char *until) {
-    int64_t deadline = clock_now_us() + 10000000;
+    int64_t deadline = clock_now_us() + 60000000;
     char piece[4096];
     while (clock_now_us() < deadline) {
         if (until != NULL && out->len > 0 && strstr(out->data, until) != NULL) return true;
