@@ -120,15 +120,14 @@ static void on_gone(void *self) {
 
 static void begin(conn *c, bool detok) {
     size_t most = c->server->params.max_answer_bytes;
-    bool room = c->server->answer_bytes <= most;
-    tokenize_job *t = room ? mem_zalloc(1, sizeof *t) : NULL;
+    tokenize_job *t = NULL;
+    api_error e = {0};
+    if (c->server->answer_bytes > most)
+        api_fail(&e, 503, NULL, "the answers that are being made and read take more than %zu bytes",
+                 most);
+    else if ((t = mem_zalloc(1, sizeof *t)) == NULL)
+        api_fail(&e, 503, NULL, "out of memory");
     if (t == NULL) {
-        api_error e = {0};
-        if (room)
-            api_fail(&e, 503, NULL, "out of memory");
-        else
-            api_fail(&e, 503, NULL,
-                     "the answers that are being made and read take more than %zu bytes", most);
         conn_fail(c, &e);
         return;
     }
