@@ -71,6 +71,11 @@ typedef struct {
     uint32_t n_redundant; /* of the experts so many are there twice, so that they can be divided */
 } model_split;
 
+/* Of a split's numbers: 0 is as 1. */
+static inline uint32_t model_split_ways(uint32_t n) {
+    return n > 1 ? n : 1;
+}
+
 #define MODEL_MAX_RANKS 4096
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_WIDTH (1u << 20)

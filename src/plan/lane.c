@@ -21,10 +21,6 @@ static void end_batch(sim *s, lane *l) {
     }
 }
 
-static bool catches_up(const sequence *q) {
-    return q->n_computed + q->n_scheduled >= q->n_tokens;
-}
-
 void lane_plan(lane *l) {
     l->plan = l->n_live > 0 ? sched_next(l->sched) : (sched_plan){0};
     ridge_assert(l->n_live == 0 || l->plan.n_sequences > 0); /* a live request can always go on */
@@ -36,7 +32,7 @@ static dev_batch batch_of(sim *s, lane *l) {
         uint32_t n = q->seq.n_scheduled;
         s->seqs[i].n_rows = n;
         s->seqs[i].n_context = q->seq.n_computed + n;
-        if (catches_up(&q->seq)) l->n_wanted += 1 + q->seq.n_draft;
+        if (sequence_catches_up(&q->seq)) l->n_wanted += 1 + q->seq.n_draft;
         if (q->scheduled) continue;
         q->scheduled = true;
         tally_start(&s->tally, q, s->now_s);
@@ -173,7 +169,7 @@ ridge_status lane_finish(sim *s, lane *l, const sim_pool *p, double seconds, rid
     uint32_t n_ended = 0;
     for (uint32_t i = 0; i < l->plan.n_sequences; i++) {
         sim_request *q = (sim_request *)l->plan.sequences[i];
-        if (q->seq.padding || !catches_up(&q->seq)) continue;
+        if (q->seq.padding || !sequence_catches_up(&q->seq)) continue;
         tally_token(&s->tally, q, s->now_s);
         if (answer(s, q)) s->ended[n_ended++] = q;
     }

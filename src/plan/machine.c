@@ -24,13 +24,9 @@ struct machine {
     dev_kv_layout whole; /* the cache of the whole model */
 };
 
-static uint32_t at_least_one(uint32_t n) {
-    return n > 1 ? n : 1;
-}
-
 /* Schedulers of a replica, each with a cache. */
 static uint32_t n_caches(const machine *m) {
-    return at_least_one(m->params.split.n_expert) * at_least_one(m->params.split.n_stages);
+    return model_split_ways(m->params.split.n_expert) * model_split_ways(m->params.split.n_stages);
 }
 
 /* The first stage has the least room where there is a draft model, which is there alone with what
@@ -38,12 +34,12 @@ static uint32_t n_caches(const machine *m) {
 static ridge_status size_cache(machine *m, sched_params *s, ridge_error *err) {
     const machine_params *p = &m->params;
     cache_size_groups(&m->layout, s, m->opened.model);
-    double weights = m->weight_bytes / at_least_one(p->split.n_stages), share = 1;
+    double weights = m->weight_bytes / model_split_ways(p->split.n_stages), share = 1;
     if (m->draft != NULL) {
         double own = (double)cache_size_token_bytes(&m->layout);
         weights += m->draft->weight_bytes;
         double draft = (double)cache_size_token_bytes(&m->draft->layout);
-        share = own / (own + draft * at_least_one(p->split.n_stages));
+        share = own / (own + draft * model_split_ways(p->split.n_stages));
     }
     double left = p->memory_bytes - weights;
     double weights_gb = machine_weight_bytes(m) / 1e9, n_gpus = plan_n_gpus(&p->split),
@@ -128,8 +124,8 @@ static ridge_status compile_parts(machine *m, uint32_t max_tokens, ridge_error *
 
 /* Some vocabularies are padded. */
 static ridge_status check_draft(const machine *m, ridge_error *err) {
-    double n = m->draft->opened.model->config.n_vocab * at_least_one(m->params.split.n_tensor);
-    double whole = m->opened.model->config.n_vocab * at_least_one(m->params.split.n_tensor);
+    double n = m->draft->opened.model->config.n_vocab * model_split_ways(m->params.split.n_tensor);
+    double whole = m->opened.model->config.n_vocab * model_split_ways(m->params.split.n_tensor);
     if (n >= 0.99 * whole && n <= 1.01 * whole) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL,
                       "the draft model has %.0f tokens and the model %.0f: they must have the same "
@@ -201,7 +197,8 @@ double machine_kv_token_bytes(const machine *m) {
 double machine_weight_bytes(const machine *m) {
     const model_split *s = &m->params.split;
     double draft = m->draft != NULL ? m->draft->weight_bytes : 0;
-    return (m->weight_bytes + draft) * at_least_one(s->n_tensor) * at_least_one(s->n_expert);
+    return (m->weight_bytes + draft) * model_split_ways(s->n_tensor) *
+           model_split_ways(s->n_expert);
 }
 
 /* One part of a step; the last one with the head. */
@@ -225,7 +222,7 @@ static ridge_status run_part(const machine *m, uint32_t i, const dev_batch *batc
 ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
                           ridge_error *err) {
     const machine *m = context;
-    double n_tensor = at_least_one(m->params.split.n_tensor);
+    double n_tensor = model_split_ways(m->params.split.n_tensor);
     *out = (sim_step){.n_parts = m->n_parts};
     for (uint32_t i = 0; i < m->n_parts; i++) RIDGE_TRY(run_part(m, i, batch, n_wanted, out, err));
     out->seconds = out->account.seconds;
@@ -267,7 +264,7 @@ ridge_status machine_cost(const machine *m, cost_shape *out, ridge_error *err) {
     dev_account body, all;
     RIDGE_TRY(one_row(m, false, &body, err));
     RIDGE_TRY(one_row(m, true, &all, err));
-    double n_tensor = at_least_one(m->params.split.n_tensor);
+    double n_tensor = model_split_ways(m->params.split.n_tensor);
     *out = (cost_shape){.bytes_per_s = c->other.bytes_per_s,
                         .linear_ops_per_s = c->linear.flops_per_s,
                         .attention_ops_per_s = c->other.flops_per_s,

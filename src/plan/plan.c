@@ -217,10 +217,6 @@ size_t plan_operations(plan *p, dev_profile_row out[PLAN_MAX_ROWS]) {
     return p->dev->vtable->profile(p->dev, p->program, out, PLAN_MAX_ROWS);
 }
 
-static double at_least_one(uint32_t n) {
-    return n > 1 ? n : 1;
-}
-
 /* Stages work on as many parts of the batch at once, so a step is of one part; ranks of experts
  * have sequences of their own. */
 ridge_status plan_decode(plan *p, uint32_t batch, uint32_t context, plan_count *out,
@@ -230,8 +226,9 @@ ridge_status plan_decode(plan *p, uint32_t batch, uint32_t context, plan_count *
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "a step of %u sequences of %u tokens, expected 1 to %u of at most %u",
                           batch, context, PLAN_MAX_BATCH, MODEL_MAX_CONTEXT);
-    double tensor = at_least_one(s->n_tensor), experts = at_least_one(s->n_expert);
-    double at_once = ceil(batch / at_least_one(s->n_stages)), here = ceil(at_once / experts);
+    double tensor = model_split_ways(s->n_tensor), experts = model_split_ways(s->n_expert);
+    double at_once = ceil(batch / (double)model_split_ways(s->n_stages)),
+           here = ceil(at_once / experts);
     out->textbook =
         textbook(p, at_once, tensor * cache_bytes(p, at_once, context), tensor * experts);
     return run(p, (uint32_t)here, 1, context > 0 ? context : 1, &out->counted, err);
@@ -242,8 +239,8 @@ ridge_status plan_prefill(plan *p, uint32_t n_tokens, plan_count *out, ridge_err
         return RIDGE_FAIL(err, RIDGE_EINVAL, "a prompt of %u tokens, expected 1 to %u", n_tokens,
                           MODEL_MAX_CONTEXT);
     /* Ranks of experts have a prompt of their own each. */
-    double tensor = at_least_one(p->params.split.n_tensor);
-    double experts = at_least_one(p->params.split.n_expert);
+    double tensor = model_split_ways(p->params.split.n_tensor);
+    double experts = model_split_ways(p->params.split.n_expert);
     out->textbook = textbook(p, experts * n_tokens, 0, tensor * experts);
     return run(p, 1, n_tokens, n_tokens, &out->counted, err);
 }
@@ -311,7 +308,7 @@ static ridge_status find_slo_batch(plan *p, plan_result *r, ridge_error *err) {
 /* Ranks that share layers may have heads or latents twice, ranks of experts all else. */
 static void sizes(const plan *p, plan_result *r) {
     const plan_params *a = &p->params;
-    double n_gpus = plan_n_gpus(&a->split), tensor = at_least_one(a->split.n_tensor);
+    double n_gpus = plan_n_gpus(&a->split), tensor = model_split_ways(a->split.n_tensor);
     r->weights = a->file_weights ? "file" : a->dtype.name;
     r->parameters = p->parameters;
     r->active_parameters = p->parameters - p->idle_parameters;
@@ -321,7 +318,7 @@ static void sizes(const plan *p, plan_result *r) {
     r->n_gpus = n_gpus;
     r->memory_bytes = n_gpus * a->gpu.memory_bytes;
     r->deployed_bytes =
-        n_gpus > 1 ? p->part_bytes * n_gpus / at_least_one(a->split.n_stages) : r->weight_bytes;
+        n_gpus > 1 ? p->part_bytes * n_gpus / model_split_ways(a->split.n_stages) : r->weight_bytes;
     double left = fmax(0, r->memory_bytes - r->deployed_bytes);
     r->kv_tokens = floor(left / r->kv_bytes_per_token);
     if (r->sequence_bytes > 0) r->users = floor(left / r->sequence_bytes);
@@ -336,7 +333,7 @@ ridge_status plan_work_out(plan *p, plan_result *r, ridge_error *err) {
     if (a->slo_tpot_s > 0) RIDGE_TRY(find_slo_batch(p, r, err));
     RIDGE_TRY(plan_prefill(p, a->prompt, &r->prefill, err));
     RIDGE_TRY(plan_decode(p, a->batch, a->context, &r->decode, err));
-    r->prompts_at_once = at_least_one(a->split.n_stages) * at_least_one(a->split.n_expert);
+    r->prompts_at_once = model_split_ways(a->split.n_stages) * model_split_ways(a->split.n_expert);
     double per_second = a->price_per_hour * r->n_gpus / 3600;
     r->prefill_tokens_per_s = r->prompts_at_once * a->prompt / r->prefill.counted.seconds;
     r->decode_tokens_per_s = a->batch / r->decode.counted.seconds;

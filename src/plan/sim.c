@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "model/config.h"
 #include "plan/sim_internal.h"
 
 /* Tokens: what is shared is not negative; what is a request's alone, its index from below. */
@@ -213,16 +214,12 @@ static ridge_status turn(sim *s, ridge_error *err) {
 /* What there is ---------------------------------------------------------------------------------
  */
 
-static uint32_t at_least_one(uint32_t n) {
-    return n > 1 ? n : 1;
-}
-
 static uint64_t count_teams(const sim_pool *p) {
-    return (uint64_t)p->n_replicas * at_least_one(p->n_stages);
+    return (uint64_t)p->n_replicas * model_split_ways(p->n_stages);
 }
 
 static uint64_t count_lanes(const sim_pool *p) {
-    return count_teams(p) * at_least_one(p->n_expert);
+    return count_teams(p) * model_split_ways(p->n_expert);
 }
 
 static uint64_t count_blocks(const sim_pool *p) {
@@ -234,7 +231,7 @@ static uint64_t count_blocks(const sim_pool *p) {
 static ridge_status open_team(sim *s, const sim_pool *p, ridge_error *err) {
     team *t = &s->teams[s->n_teams++];
     *t = (team){.pool = p, .lanes = s->lanes + s->n_lanes, .stages = s->stages + s->n_replicas};
-    while (t->n_lanes < at_least_one(p->n_expert)) {
+    while (t->n_lanes < model_split_ways(p->n_expert)) {
         scheduler **sched = &t->lanes[t->n_lanes].sched;
         RIDGE_TRY(sched_create(sched, &p->sched, err));
         if (s->params->pace) sched_set_cost(*sched, &p->cost, s->params->slo_tpot_s);
@@ -246,7 +243,8 @@ static ridge_status open_team(sim *s, const sim_pool *p, ridge_error *err) {
 
 static ridge_status open_pool(sim *s, const sim_pool *p, ridge_error *err) {
     for (uint32_t r = 0; r < p->n_replicas; r++) {
-        for (uint32_t i = 0; i < at_least_one(p->n_stages); i++) RIDGE_TRY(open_team(s, p, err));
+        for (uint32_t i = 0; i < model_split_ways(p->n_stages); i++)
+            RIDGE_TRY(open_team(s, p, err));
         s->n_replicas++;
     }
     return RIDGE_OK;

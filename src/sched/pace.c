@@ -3,12 +3,8 @@
 
 #include <stddef.h>
 
-static bool catches_up(const sequence *q) {
-    return q->n_computed + q->n_scheduled >= q->n_tokens;
-}
-
 void pace_add(cost_work *w, const cost_shape *shape, const sequence *q) {
-    cost_add(shape, w, q->n_computed, q->n_scheduled, catches_up(q));
+    cost_add(shape, w, q->n_computed, q->n_scheduled, sequence_catches_up(q));
 }
 
 /* The step's work without what q does by now, which are n_rows of a prompt: together with more rows
@@ -30,7 +26,7 @@ void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
     p->full = false;
     if (p->target_s <= 0) return;
     for (const sequence *q = running; q != NULL; q = q->next) {
-        bool logits = catches_up(q); /* of its guesses too, each */
+        bool logits = sequence_catches_up(q); /* of its guesses too, each */
         uint32_t n_guesses = logits ? q->n_draft : 0;
         cost_add(&cost->shape, &p->work, q->n_computed, q->n_scheduled + n_guesses,
                  logits + n_guesses);

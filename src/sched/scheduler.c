@@ -284,7 +284,7 @@ static void grant_drafts(scheduler *s, uint32_t *budget) {
     for (sequence *q = s->running.first; q != NULL; q = q->next) {
         uint32_t n = min(q->n_draft, *budget);
         q->n_draft = 0;
-        if (n == 0 || q->n_computed + q->n_scheduled < q->n_tokens) continue;
+        if (n == 0 || !sequence_catches_up(q)) continue;
         ridge_assert(q->n_tokens + n < q->max_tokens);
         if (!kv_cache_grow(s->cache, &q->kv, q->n_tokens + n)) /* no more than its blocks hold */
             n = min(n, blocks_for(s, q->n_tokens) * s->params.block_size - q->n_tokens);
@@ -299,10 +299,6 @@ typedef struct {
     bool prompts, drafts;
 } wishes;
 
-static bool lacks_more(const sequence *q) {
-    return q->n_computed + q->n_scheduled < q->n_tokens;
-}
-
 /* One token each; how many were preempted for that. */
 static uint32_t give_one_each(scheduler *s, uint32_t *budget, wishes *w) {
     uint32_t n_preempted = 0;
@@ -312,7 +308,7 @@ static uint32_t give_one_each(scheduler *s, uint32_t *budget, wishes *w) {
         if (q->state != SEQUENCE_RUNNING) return n_preempted; /* q was the last one */
         next = q->next;
         give(q, 1, budget);
-        w->prompts = w->prompts || lacks_more(q);
+        w->prompts = w->prompts || !sequence_catches_up(q);
         w->drafts = w->drafts || q->n_draft > 0;
     }
     for (; q != NULL; q = q->next) w->drafts = w->drafts || q->n_draft > 0;
