@@ -13,17 +13,16 @@ static double own_s(const engine_phase *p) {
 explain_parts explain_split(const engine_usage *u, double total_s) {
     const engine_phase *prefill = &u->prefill, *decode = &u->decode;
     explain_parts p = {.total_s = total_s};
-    double *s = p.seconds, in_engine_s = u->queue_s + u->prefill_s + u->decode_s;
-    /* A step ends a moment after its last token was drawn. */
-    double between_s =
-        positive(u->prefill_s - prefill->seconds) + positive(u->decode_s - decode->seconds);
+    double *s = p.seconds, steps_s = prefill->seconds + decode->seconds;
+    /* From the first step to the last token: its step ends a moment later. */
+    double span_s = u->prefill_s + u->decode_s, between_s = positive(span_s - steps_s);
     s[EXPLAIN_QUEUE] = positive(u->queue_s);
     s[EXPLAIN_PROMPT] = own_s(prefill);
     s[EXPLAIN_DECODE] = own_s(decode);
     s[EXPLAIN_OTHERS] = prefill->others_s + decode->others_s;
     s[EXPLAIN_PREEMPTED] = prefill->again_s + decode->again_s;
     s[u->n_preempted > 0 ? EXPLAIN_PREEMPTED : EXPLAIN_TURN] += between_s;
-    s[EXPLAIN_OUTSIDE] = positive(total_s - in_engine_s);
+    s[EXPLAIN_OUTSIDE] = positive(total_s - s[EXPLAIN_QUEUE] - steps_s - between_s);
     for (explain_part i = 1; i < EXPLAIN_N_PARTS; i++)
         if (s[i] > s[p.reason]) p.reason = i;
     return p;

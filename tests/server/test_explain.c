@@ -112,6 +112,16 @@ static void test_shared_steps(void **state) {
           "and it waited and computed again.");
 }
 
+static void assert_adds_up(const engine_usage *u, double total_s) {
+    explain_parts p = explain_split(u, total_s);
+    double sum = 0;
+    for (int i = 0; i < EXPLAIN_N_PARTS; i++) {
+        assert_true(p.seconds[i] >= 0);
+        sum += p.seconds[i];
+    }
+    assert_true(fabs(sum - total_s) < 1e-12);
+}
+
 static void test_parts_add_up(void **state) {
     (void)state;
     engine_usage u = plain();
@@ -120,17 +130,18 @@ static void test_parts_add_up(void **state) {
     u.decode.others_s = .125;
     u.decode.again_s = .0625;
     u.prefill.others_s = .03125;
-    explain_parts p = explain_split(&u, 2);
-    double sum = 0;
-    for (int i = 0; i < EXPLAIN_N_PARTS; i++) {
-        assert_true(p.seconds[i] >= 0);
-        sum += p.seconds[i];
-    }
-    assert_true(fabs(sum - 2) < 1e-12);
+    assert_adds_up(&u, 2);
+    /* Steps end 30 ms after the first token was drawn, and 20 ms after the last. */
+    u = plain();
+    u.prefill.seconds += .03;
+    u.decode.seconds -= .01;
+    assert_adds_up(&u, .62);
+    u.decode.seconds -= .2; /* less than what lies between the tokens: others had their turn */
+    assert_adds_up(&u, .62);
     /* Clocks that don't meet give no part below zero. */
     u.prefill.seconds = .2;
     u.decode.seconds = 1;
-    p = explain_split(&u, .5);
+    explain_parts p = explain_split(&u, .5);
     for (int i = 0; i < EXPLAIN_N_PARTS; i++) assert_true(p.seconds[i] >= 0);
     /* One that never ran. */
     u = (engine_usage){.prompt_tokens = 3};
