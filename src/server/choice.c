@@ -24,7 +24,6 @@ void choice_init(choice *c, generation *owner, prompt_report *report, uint32_t i
                   .index = index,
                   .describes = r->engine.prompt_logprobs >= 0 && index % r->best_of == 0,
                   .echo_due = r->echo,
-                  .pieces = report->pieces,
                   .n_chars = report->n_chars};
 }
 
@@ -40,21 +39,23 @@ void choice_free(choice *c) {
     buf_free(&c->miss);
 }
 
-static void add_column(choice *c, const sampler_result *t) {
+/* The last one has what the text ends with for an incomplete character. */
+static void add_column(choice *c, const sampler_result *t, bool last) {
     buf shown = {0};
     c->backend->detokenize(c->backend->self, &c->pieces, t->id, c->request->engine.special, &shown);
+    if (last) c->backend->detokenize_end(c->backend->self, &c->pieces, &shown);
     logprob_columns_add_text(&c->columns, shown.data, shown.len, &c->n_chars);
     logprob_columns_add_value(&c->columns, c->backend, t);
     c->columns.tokens.failed |= shown.failed;
     buf_free(&shown);
 }
 
-static void add_token(choice *c, const sampler_result *t) {
+static void add_token(choice *c, const sampler_result *t, bool last) {
     if (c->request->return_token_ids) buf_printf(&c->ids, "%s%d", c->ids.len > 0 ? "," : "", t->id);
     if (wants_logprobs(c) && is_chat(c))
         logprobs_add_chat(c->backend, t, &c->entries);
     else if (wants_logprobs(c))
-        add_column(c, t);
+        add_column(c, t, last);
 }
 
 static void note_miss(choice *c, const engine_usage *u) {
@@ -72,7 +73,7 @@ void choice_event(choice *c, const engine_event *e, bool heard) {
         c->last_id = e->token.id;
     }
     if (heard && e->is_prompt) prompt_report_add(c->report, &e->token);
-    if (heard && e->has_token) add_token(c, &e->token);
+    if (heard && e->has_token) add_token(c, &e->token, e->finish != ENGINE_RUNNING);
     if (heard && e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
     if (e->finish == ENGINE_RUNNING) return;
     c->live = false;

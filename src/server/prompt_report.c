@@ -9,9 +9,10 @@ static bool echoes_logprobs(const prompt_report *p) {
     return p->request->echo && p->request->logprobs >= 0;
 }
 
-static void add_text(prompt_report *p, int32_t id, bool first) {
+static void add_text(prompt_report *p, int32_t id, bool first, bool last) {
     buf shown = {0};
     p->backend->detokenize(p->backend->self, &p->pieces, id, true, &shown);
+    if (last) p->backend->detokenize_end(p->backend->self, &p->pieces, &shown);
     /* A BOS which the tokenizer put before the client's text is no part of that text. */
     const api_prompt *given = p->prompt;
     bool added = first && given->text != NULL && shown.len > 0 &&
@@ -25,7 +26,8 @@ void prompt_report_init(prompt_report *p, const api_request *r, const api_prompt
                         const server_backend *b) {
     *p = (prompt_report){.request = r, .prompt = prompt, .backend = b, .n_described = 1};
     if (echoes_logprobs(p)) {
-        for (size_t i = 0; i < prompt->n_ids; i++) add_text(p, prompt->ids[i], i == 0);
+        for (size_t i = 0; i < prompt->n_ids; i++)
+            add_text(p, prompt->ids[i], i == 0, i + 1 == prompt->n_ids);
         logprob_columns_add_value(&p->echoed, b, NULL);
     } else if (r->kind == API_COMPLETIONS && r->logprobs >= 0) {
         size_t n;

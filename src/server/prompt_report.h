@@ -16,8 +16,8 @@ typedef struct {
     logprob_columns echoed; /* with echo and logprobs; texts are there from the start */
     buf ranked;             /* with prompt_logprobs: ",{...},{...}" of all tokens but the first */
     size_t n_described;     /* tokens that the columns and `ranked` describe, the first included */
-    detokenizer pieces;     /* where the texts of an answer's tokens go on, */
-    size_t n_chars;         /* and their offsets */
+    detokenizer pieces;     /* of the echoed tokens */
+    size_t n_chars;         /* where the offsets of an answer's tokens go on */
     size_t n_counted;       /* of its bytes, by its owner */
 } prompt_report;
 

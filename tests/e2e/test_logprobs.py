@@ -109,6 +109,22 @@ def test_choices_share_what_their_prompt_says(server, client):
         assert streamed.pop("text") == choice.text and streamed == choice.logprobs.model_dump()
 
 
+def test_the_texts_of_tokens_are_the_text(client):
+    """Also where it ends inside a character, or the prompt's ids do: 10813 is the first half of most emoji."""
+    half = dict(model=MODEL, temperature=0, logprobs=1, logit_bias={"10813": 100})
+    for prompt in ("A", [504, 10813]):
+        for n in (0, 1, 3):
+            for echo in (False, True) if n > 0 else (True,):
+                choice = client.completions.create(**half, prompt=prompt, max_tokens=n, echo=echo).choices[0]
+                assert "".join(choice.logprobs.tokens) == choice.text
+                assert choice.text.endswith("\ufffd") == (n > 0 or prompt != "A")
+                if n == 0:
+                    continue
+                chunks = [c.choices[0] for c in client.completions.create(**half, prompt=prompt, max_tokens=n, echo=echo,
+                                                                          stream=True)]
+                assert sum((c.logprobs.tokens for c in chunks), []) == choice.logprobs.tokens
+
+
 @pytest.mark.parametrize("path, body, message", [
     ("completions", {"prompt": "a " * 1000, "echo": True, "logprobs": 20, "n": 128, "max_tokens": 1}, "log-probabilities"),
     ("completions", {"prompt": "a " * 1000, "prompt_logprobs": 20, "n": 128}, "at most 2097152"),
