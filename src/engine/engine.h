@@ -155,7 +155,7 @@ typedef struct {
     engine_finish finish;     /* ENGINE_RUNNING until the last event */
     int stop_string;          /* the index of the stop string that ended the text; -1: none did */
     const ridge_error *error; /* when ENGINE_ERROR */
-    engine_usage usage;       /* when finished */
+    engine_usage usage;       /* when finished; until then of it cached_tokens alone */
     double time_s;            /* clock_now_s at the end of the step: one for all of its events */
 } engine_event;
 

@@ -16,7 +16,10 @@ static engine_event *add_event(engine *e, request *q) {
     ridge_assert(e->n_events < e->max_events);
     e->event_text[e->n_events] = e->text.len;
     engine_event *event = &e->events[e->n_events++];
-    *event = (engine_event){.id = q->seq.id, .user = q->given.user, .stop_string = -1};
+    *event = (engine_event){.id = q->seq.id,
+                            .user = q->given.user,
+                            .stop_string = -1,
+                            .usage.cached_tokens = q->seq.n_cached};
     return event;
 }
 

@@ -75,6 +75,7 @@ void choice_event(choice *c, const engine_event *e, bool heard) {
     if (heard && e->is_prompt) prompt_report_add(c->report, &e->token);
     if (heard && e->has_token) add_token(c, &e->token, e->finish != ENGINE_RUNNING);
     if (heard && e->n_text > 0) buf_append(&c->text, e->text, e->n_text);
+    c->usage.cached_tokens = e->usage.cached_tokens;
     if (e->finish == ENGINE_RUNNING) return;
     c->live = false;
     c->finish = e->finish;
