@@ -44,10 +44,10 @@ static ridge_status check(serve_args *a, ridge_error *err) {
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--port %llu: the highest is 65535",
                           (unsigned long long)a->port);
     if (a->max_body == 0 || a->max_answer == 0 || a->workers == 0 || a->workers > 64 ||
-        a->max_connections == 0 || a->max_waiting == 0)
+        a->max_connections == 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--max-body-bytes, --max-answer-bytes, --max-connections, --max-waiting "
-                          "and --workers (at most 64) must be positive");
+                          "--max-body-bytes, --max-answer-bytes, --max-connections and --workers "
+                          "(at most 64) must be positive");
     if (a->server.api_key != NULL && a->server.api_key[0] == '\0')
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--api-key is empty; leave it out to serve everybody without a key");

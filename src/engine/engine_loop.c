@@ -24,7 +24,8 @@
  * that cancelling it cannot fail. */
 typedef struct {
     uint64_t id;
-    bool cancel; /* asked for, not yet passed to the engine */
+    bool leaves; /* a cancel has been asked for, */
+    bool passed; /* and the engine knows */
 } ticket;
 
 typedef struct batch batch;
@@ -40,7 +41,7 @@ struct batch {
 struct engine_loop {
     pthread_t thread;
     int fd;
-    size_t max_waiting;
+    size_t most;          /* unfinished at once */
     engine_params params; /* its strings are copies */
 
     pthread_mutex_t lock;
@@ -51,9 +52,9 @@ struct engine_loop {
     engine *engine;
     request *submitted_first, *submitted_last; /* linked by next */
     _Atomic size_t n_submitted; /* in this queue; written under the lock, read by stats without */
-    size_t n_waiting;           /* in the engine's, as last seen */
     ticket *tickets;            /* [n_unfinished] */
-    size_t n_unfinished, tickets_capacity, n_cancels;
+    size_t n_unfinished, tickets_capacity;
+    size_t n_leaving, n_cancels; /* of them leave; and not passed yet */
     bool cancel_everything, draining, stop;
     batch *out_first, *out_last;
     size_t n_out; /* events untaken */
@@ -154,9 +155,10 @@ static void send_events(engine_loop *l, const engine_event *events, size_t n) {
 /* Under the lock. */
 static void pass_cancels(engine_loop *l) {
     for (size_t i = 0; i < l->n_unfinished && l->n_cancels > 0; i++) {
-        if (!l->tickets[i].cancel) continue;
-        engine_cancel(l->engine, l->tickets[i].id);
-        l->tickets[i].cancel = false;
+        ticket *t = &l->tickets[i];
+        if (!t->leaves || t->passed) continue;
+        engine_cancel(l->engine, t->id);
+        t->passed = true;
         l->n_cancels--;
     }
     if (l->cancel_everything)
@@ -181,7 +183,6 @@ static bool take_commands(engine_loop *l, bool idle) {
     l->submitted_first = l->submitted_last = NULL;
     l->n_submitted = 0;
     pass_cancels(l);
-    l->n_waiting = engine_n_waiting(l->engine);
     bool go_on = !l->stop;
     pthread_mutex_unlock(&l->lock);
     return go_on;
@@ -250,7 +251,7 @@ ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t
     engine_loop *l = mem_zalloc(1, sizeof *l);
     if (l == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "the engine's loop");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    l->max_waiting = max_waiting;
+    if (!mem_add(max_waiting, p->max_num_seqs, &l->most)) l->most = SIZE_MAX;
     l->params = *p;
     bool copied = copy_strings(&l->params);
     pthread_mutex_init(&l->lock, NULL);
@@ -321,16 +322,26 @@ const engine *engine_loop_engine(const engine_loop *l) {
     return e;
 }
 
+/* Under the lock. Who leaves frees a place before the engine's next step. */
+static size_t room(const engine_loop *l) {
+    size_t n = l->n_unfinished - l->n_leaving;
+    return n < l->most ? l->most - n : 0;
+}
+
+size_t engine_loop_room(const engine_loop *l) {
+    pthread_mutex_lock(lock_of(l));
+    size_t n = room(l);
+    pthread_mutex_unlock(lock_of(l));
+    return n;
+}
+
 /* Under the lock: may one more request come in? */
 static ridge_status may_submit(const engine_loop *l, ridge_error *err) {
     if (l->state != LOOP_READY) return RIDGE_FAIL(err, RIDGE_ECANCEL, "the model is not loaded");
     if (l->draining) return RIDGE_FAIL(err, RIDGE_ECANCEL, "shutting down");
-    /* Each cancel frees a place, there or among the running, before the engine's next step. */
-    size_t n_waiting = l->n_submitted + l->n_waiting;
-    n_waiting -= n_waiting < l->n_cancels ? n_waiting : l->n_cancels;
-    if (n_waiting >= l->max_waiting)
-        return RIDGE_FAIL(err, RIDGE_EFULL, "%zu requests are waiting already, the limit is %zu",
-                          n_waiting, l->max_waiting);
+    if (room(l) == 0)
+        return RIDGE_FAIL(err, RIDGE_EFULL, "%zu requests run or wait already, the limit is %zu",
+                          l->n_unfinished - l->n_leaving, l->most);
     return RIDGE_OK;
 }
 
@@ -376,15 +387,17 @@ static ticket *ticket_of(engine_loop *l, uint64_t id) {
 static void drop_ticket(engine_loop *l, uint64_t id) {
     ticket *t = ticket_of(l, id);
     ridge_assert(t != NULL);
-    l->n_cancels -= t->cancel;
+    l->n_leaving -= t->leaves;
+    l->n_cancels -= t->leaves && !t->passed;
     *t = l->tickets[--l->n_unfinished];
 }
 
 void engine_loop_cancel(engine_loop *l, uint64_t id) {
     pthread_mutex_lock(&l->lock);
     ticket *t = ticket_of(l, id);
-    if (t != NULL && !t->cancel) {
-        t->cancel = true;
+    if (t != NULL && !t->leaves) {
+        t->leaves = true;
+        l->n_leaving++;
         l->n_cancels++;
     }
     pthread_cond_broadcast(&l->changed);

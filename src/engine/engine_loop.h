@@ -19,8 +19,8 @@ typedef struct engine_loop engine_loop;
 typedef enum { LOOP_LOADING, LOOP_READY, LOOP_FAILED } engine_loop_state;
 
 /* Starts the thread, which opens the engine (p and its strings are copied; p->log is called on the
- * engine's thread until destroy). max_waiting: requests queued but not yet running; the next one
- * gets RIDGE_EFULL. */
+ * engine's thread until destroy). max_waiting: requests beyond the p->max_num_seqs that may run;
+ * the next one gets RIDGE_EFULL. */
 ridge_status engine_loop_start(engine_loop **out, const engine_params *p, size_t max_waiting,
                                ridge_error *err) RIDGE_CHECKED;
 /* Cancels what runs, joins the thread, closes the engine. Events not taken are dropped. */
@@ -36,11 +36,13 @@ engine_loop_state engine_loop_get_state(const engine_loop *l, ridge_error *err);
 const engine *engine_loop_engine(const engine_loop *l);
 
 /* Checks and copies the request on the caller's thread, so a bad one fails here with its reason:
- * RIDGE_EINVAL / RIDGE_ENOMEM as engine_submit, RIDGE_EFULL when max_waiting wait,
+ * RIDGE_EINVAL / RIDGE_ENOMEM as engine_submit, RIDGE_EFULL when there is no room,
  * RIDGE_EBUSY when it would miss its target and those are shed (engine/admission.h),
  * RIDGE_ECANCEL when draining or not ready. */
 ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_t *id,
                                 ridge_error *err) RIDGE_CHECKED;
+/* So many may be submitted before one gets RIDGE_EFULL. */
+size_t engine_loop_room(const engine_loop *l);
 /* The sequence and its blocks are freed before the engine's next step; its last event is
  * ENGINE_CANCELLED (unless it had finished). An unknown or finished id is ignored. Needs no memory:
  * it cannot be lost. */

@@ -37,6 +37,7 @@ typedef struct {
     void (*detokenize)(void *self, detokenizer *d, int32_t id, bool special, buf *out);
     void (*detokenize_end)(void *self, detokenizer *d, buf *out);
 
+    size_t (*room)(void *self); /* so many may be submitted before one gets RIDGE_EFULL */
     ridge_status (*submit)(void *self, const engine_request *r, uint64_t *id, ridge_error *err);
     void (*cancel)(void *self, uint64_t id);
     size_t (*take)(void *self, engine_event_fn fn, void *context);

@@ -108,6 +108,10 @@ static void detokenize_end(void *self, detokenizer *d, buf *out) {
     detokenizer_finish(d, out);
 }
 
+static size_t room(void *self) {
+    return engine_loop_room(((backend_engine *)self)->loop);
+}
+
 static ridge_status submit(void *self, const engine_request *r, uint64_t *id, ridge_error *err) {
     return engine_loop_submit(((backend_engine *)self)->loop, r, id, err);
 }
@@ -156,6 +160,7 @@ ridge_status backend_engine_create(backend_engine **out, server_backend *table,
         .token_bytes = token_bytes,
         .detokenize = detokenize,
         .detokenize_end = detokenize_end,
+        .room = room,
         .submit = submit,
         .cancel = cancel,
         .take = take,

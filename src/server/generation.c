@@ -344,8 +344,7 @@ static void finish_answer(generation *g) {
     abandon(g); /* nothing is live: frees */
 }
 
-/* A prompt with its choices is one request to whoever counts them; one refused by a full queue,
- * some of its choices in it already, is none. */
+/* A prompt with its choices is one request to whoever counts them; one that was refused is none. */
 static void measure_prompts(const generation *g) {
     for (uint32_t i = 0; i < g->n_choices; i += g->request.best_of) {
         uint32_t longest = 0;
@@ -453,17 +452,29 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
         begin_record(g, c);
         return true;
     }
-    if (status == RIDGE_EFULL) {
-        metrics_queue_full(&g->server->metrics);
-        return api_fail(e, 429, NULL, "too many requests are waiting; try again later");
-    }
     return api_fail_from(e, err.where, &err);
+}
+
+/* All of the choices find room, or none comes in. */
+static bool check_room(const generation *g, size_t n, api_error *e) {
+    const server_backend *b = &g->server->backend;
+    size_t room = b->room(b->self);
+    if (n <= room) return true;
+    metrics_queue_full(&g->server->metrics);
+    return api_fail(e, 429, NULL,
+                    "too many requests are waiting: this one has %zu choice%s, and there is room "
+                    "for %zu; try again later",
+                    n, plural(n), room);
 }
 
 static void submit(generation *g) {
     api_request *r = &g->request;
     size_t n = r->n_prompts * r->best_of;
     g->submitted = true;
+    if (!check_room(g, n, &g->error)) {
+        fail_answer(g, &g->error);
+        return;
+    }
     g->choices = mem_zalloc(n, sizeof *g->choices);
     if (g->choices == NULL) {
         api_fail(&g->error, 503, NULL, "out of memory");

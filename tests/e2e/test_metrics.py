@@ -166,14 +166,14 @@ def test_choices_refusals_and_clients_that_leave(own):
     room, used = during.get("ridge:kv_cache_tokens_reserved"), during.get("ridge:kv_cache_tokens_used")
     assert 10 <= used <= room < used + 16 and room % 16 == 0
     assert during.get("ridge:kv_cache_waste") == pytest.approx(1 - used / room)
-    assert during.histogram("vllm:time_to_first_token_seconds")[2] >= 5
-    assert during.histogram("vllm:e2e_request_latency_seconds")[2] >= 4  # and those of the refused one
+    assert during.histogram("vllm:time_to_first_token_seconds")[2] == 5
+    assert during.histogram("vllm:e2e_request_latency_seconds")[2] == 4  # none of the refused one
     deadline = time.monotonic() + 10
     while (after := Scrape(own)).get("vllm:num_requests_running") > 0 and time.monotonic() < deadline:
         time.sleep(.02)
     assert after.get("vllm:num_requests_running") == 0
     assert after.get("vllm:request_success_total", finished_reason="length") == 4
-    assert after.get("vllm:request_success_total", finished_reason="abort") >= 1
+    assert after.get("vllm:request_success_total", finished_reason="abort") == 1
     assert after.get("vllm:admission_rejections_total", reason="queue_full") == 1
     n, total = after.histogram("vllm:request_params_n")[2:]
     assert n == 3 and total == 5
@@ -227,7 +227,7 @@ def test_explained_answers(own):
     assert said["cached_tokens"] == alone["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert said["mean_batch"] == 1 and said["steps"] >= 2 and said["preemptions"] == said["requests_ahead"] == 0
     assert said["main_reason"] == max(said["parts_ms"], key=said["parts_ms"].get)
-    assert sum(said["parts_ms"].values()) == pytest.approx(said["total_ms"], rel=.05)
+    assert sum(said["parts_ms"].values()) == pytest.approx(said["total_ms"])
     assert said["queue_ms"] + said["prefill_ms"] + said["decode_ms"] <= said["total_ms"] * 1.001
     assert said["explanation"].endswith(".") and f"of {said['total_ms']:.0f} ms" in said["explanation"]
     with concurrent.futures.ThreadPoolExecutor(9) as pool:

@@ -287,10 +287,11 @@ def test_clients_that_leave(serve, model):
 
 def test_full_queue(serve, model):
     server = serve(model(MODEL), "--max-num-seqs", 1, "--max-waiting", 1)
-    body = {"prompt": PROMPT, "max_tokens": 5, "n": 16, "seed": 1}
+    body = {"prompt": PROMPT, "max_tokens": 5, "n": 3, "seed": 1}
     status, answer = server.request("/v1/completions", body)
-    assert status == 429 and b"RateLimitError" in answer
-    assert server.json("/v1/completions", {**body, "n": 1})["choices"]
+    assert status == 429 and b"RateLimitError" in answer and b"3 choices, and there is room for 2" in answer
+    assert len(server.json("/v1/completions", {**body, "n": 2})["choices"]) == 2  # one place, and one waits
+    assert b'finished_reason="abort"} 0.0' in server.request("/metrics")[1]
 
 
 def test_limits_and_key(serve, model):

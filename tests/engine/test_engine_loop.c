@@ -12,6 +12,7 @@
 
 #define N_REQUESTS 12
 #define GATE N_REQUESTS /* the first of two requests that hold the engine up */
+#define MANY 16         /* more than N_REQUESTS */
 #define PATIENCE_MS 60000
 
 /* Holds the engine's thread in a step, however the machine runs its threads: of the prompts of
@@ -88,9 +89,10 @@ static engine_params small_params(void) {
     return p;
 }
 
-static engine_loop *start(size_t max_waiting) {
+static engine_loop *start(size_t max_waiting, uint32_t max_num_seqs) {
     engine_loop *l;
     engine_params p = small_params();
+    p.max_num_seqs = max_num_seqs;
     assert_int_equal(engine_loop_start(&l, &p, max_waiting, NULL), RIDGE_OK);
     while (engine_loop_get_state(l, NULL) == LOOP_LOADING) {
         wait_readable(l);
@@ -160,7 +162,7 @@ static void direct_answers(client *c, uint32_t max_tokens) {
 static void test_the_same_answers(void **state) {
     (void)state;
     static client c, direct;
-    c = (client){.loop = start(64)};
+    c = (client){.loop = start(64, MANY)};
     direct = (client){0};
     direct_answers(&direct, 20);
     submit_all(&c, 20);
@@ -182,7 +184,7 @@ static void test_the_same_answers(void **state) {
 static void test_cancelling_disturbs_nobody(void **state) {
     (void)state;
     static client c, direct;
-    c = (client){.loop = start(64), .cancel_first_after = 3};
+    c = (client){.loop = start(64, MANY), .cancel_first_after = 3};
     direct = (client){0};
     direct_answers(&direct, 100);
     /* Behind 11 others 5 tokens of its prompt come with each step: by its 21st token the first has
@@ -208,7 +210,7 @@ static void test_cancelling_disturbs_nobody(void **state) {
 static void test_a_cancel_is_not_lost(void **state) {
     (void)state;
     static client c;
-    c = (client){.loop = start(64)};
+    c = (client){.loop = start(64, MANY)};
     gate g;
     close_gate(&c, &g);
     submit_all(&c, 110);
@@ -230,20 +232,48 @@ static void test_a_cancel_is_not_lost(void **state) {
 static void test_a_cancel_frees_a_place(void **state) {
     (void)state;
     static client c;
-    c = (client){.loop = start(1)};
+    c = (client){.loop = start(0, 1)};
     for (uintptr_t i = 0; i < N_REQUESTS; i++) {
         engine_request q = request_of(i, 100);
         assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[i], NULL), RIDGE_OK);
+        assert_int_equal(engine_loop_room(c.loop), 0);
         engine_loop_cancel(c.loop, c.ids[i]);
+        assert_int_equal(engine_loop_room(c.loop), 1);
     }
     take_until(&c, N_REQUESTS);
+    assert_int_equal(engine_loop_room(c.loop), 1);
+    engine_loop_destroy(c.loop);
+}
+
+/* As many as may run, and max_waiting more, however soon the engine's thread comes to see them. */
+static void test_room_for_so_many(void **state) {
+    (void)state;
+    static client c;
+    c = (client){.loop = start(3, 4)};
+    for (int round = 0; round < 3; round++) {
+        ridge_error err = {0};
+        engine_request q = request_of(0, 50);
+        for (uintptr_t i = 0; i < 7; i++) {
+            assert_int_equal(engine_loop_room(c.loop), 7 - i);
+            q.user = (void *)i;
+            c.finish[i] = ENGINE_RUNNING;
+            c.n_text[i] = 0;
+            assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[i], NULL), RIDGE_OK);
+        }
+        assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[7], &err), RIDGE_EFULL);
+        assert_non_null(strstr(err.text, "7 requests run or wait already, the limit is 7"));
+        take_until(&c, 7 * (round + 1));
+    }
+    engine_loop_destroy(c.loop);
+    c = (client){.loop = start(SIZE_MAX, 4)};
+    assert_true(engine_loop_room(c.loop) == SIZE_MAX);
     engine_loop_destroy(c.loop);
 }
 
 static void test_submit_survives_every_failing_allocation(void **state) {
     (void)state;
     static client c;
-    c = (client){.loop = start(64)};
+    c = (client){.loop = start(64, MANY)};
     engine_request q = request_of(0, 4);
     ridge_status status = RIDGE_ENOMEM;
     for (long nth = 1; status != RIDGE_OK; nth++) {
@@ -261,17 +291,11 @@ static void test_submit_survives_every_failing_allocation(void **state) {
     engine_loop_destroy(c.loop);
 }
 
-static void test_full_draining_cancelled(void **state) {
+static void test_draining_cancelled(void **state) {
     (void)state;
     static client c;
-    c = (client){.loop = start(0)};
-    ridge_error err = {0};
     engine_request q = request_of(0, 4);
-    assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[0], &err), RIDGE_EFULL);
-    assert_non_null(strstr(err.text, "the limit is 0"));
-    engine_loop_destroy(c.loop);
-
-    c = (client){.loop = start(64)};
+    c = (client){.loop = start(64, MANY)};
     q.n_prompt = 0;
     assert_int_equal(engine_loop_submit(c.loop, &q, &c.ids[0], NULL), RIDGE_EINVAL);
     submit_all(&c, 110);
@@ -291,7 +315,7 @@ static void test_destroying_at_any_time(void **state) {
     (void)state;
     static client c;
     for (int i = 0; i < 5; i++) {
-        c = (client){.loop = start(64)};
+        c = (client){.loop = start(64, MANY)};
         submit_all(&c, 110);
         usleep((useconds_t)(i * 2000));
         engine_loop_destroy(c.loop);
@@ -352,8 +376,9 @@ int main(void) {
         cmocka_unit_test(test_cancelling_disturbs_nobody),
         cmocka_unit_test(test_a_cancel_is_not_lost),
         cmocka_unit_test(test_a_cancel_frees_a_place),
+        cmocka_unit_test(test_room_for_so_many),
         cmocka_unit_test(test_submit_survives_every_failing_allocation),
-        cmocka_unit_test(test_full_draining_cancelled),
+        cmocka_unit_test(test_draining_cancelled),
         cmocka_unit_test(test_destroying_at_any_time),
         cmocka_unit_test(test_the_parameters_are_copied),
         cmocka_unit_test(test_a_model_that_does_not_open),

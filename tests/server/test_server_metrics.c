@@ -44,13 +44,13 @@ static void test_before_and_after(void **state) {
     usleep(20000);
     char *after = scrape(&f);
     check_line(after, "\nvllm:request_success_total" L ",finished_reason=\"length\"} 7.0\n");
-    check_line(after, "\nvllm:request_success_total" L ",finished_reason=\"abort\"} 3.0\n");
+    check_line(after, "\nvllm:request_success_total" L ",finished_reason=\"abort\"} 0.0\n");
     check_line(after, "\nvllm:admission_rejections_total" L ",reason=\"queue_full\"} 1.0\n");
     check_line(after, "\nvllm:num_requests_running" L "} 0.0\n");
     check_line(after, "\nvllm:request_params_n_count" L "} 5.0\n");
     check_line(after, "\nvllm:request_params_n_sum" L "} 7.0\n");
     check_line(after, "\nvllm:request_max_num_generation_tokens_sum" L "} 27.0\n");
-    check_line(after, "\nvllm:request_params_max_tokens_sum" L "} 79.0\n");
+    check_line(after, "\nvllm:request_params_max_tokens_sum" L "} 31.0\n");
     mem_free(before);
     mem_free(after);
     stop(&f);

@@ -240,6 +240,18 @@ static void detokenize_end(void *self, detokenizer *d, buf *out) {
     d->n_held = 0;
 }
 
+static size_t most_live(const fake_backend *f) {
+    return f->max_live < MAX_LIVE ? f->max_live : MAX_LIVE;
+}
+
+static size_t room(void *self) {
+    fake_backend *f = self;
+    pthread_mutex_lock(&f->lock);
+    size_t n = most_live(f) > f->n_live ? most_live(f) - f->n_live : 0;
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
 static ridge_status submit(void *self, const engine_request *r, uint64_t *id, ridge_error *err) {
     fake_backend *f = self;
     ridge_status status = RIDGE_OK;
@@ -249,7 +261,7 @@ static ridge_status submit(void *self, const engine_request *r, uint64_t *id, ri
     } else if (f->retry_after_s > 0) {
         if (err != NULL) err->retry_after_s = f->retry_after_s;
         status = RIDGE_FAIL(err, RIDGE_EBUSY, "the first token would come after about 9.1 s");
-    } else if (f->n_live >= f->max_live || f->n_live >= MAX_LIVE) {
+    } else if (f->n_live >= most_live(f)) {
         status = RIDGE_FAIL(err, RIDGE_EFULL, "full");
     } else {
         fake_sequence *s = mem_zalloc(1, sizeof *s);
@@ -344,6 +356,7 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
                               .token_bytes = token_bytes,
                               .detokenize = detokenize,
                               .detokenize_end = detokenize_end,
+                              .room = room,
                               .submit = submit,
                               .cancel = cancel,
                               .take = take,
