@@ -269,7 +269,7 @@ def test_086_metadata_is_checked(ridge, shared, tmp_path, monkeypatch):
 # ---- threads and paths (106) ----
 
 def test_106_perplexity_of_any_threads_and_path(ridge, model, tmp_path):
-    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 14)
     answers = {ridge.text("perplexity", model(MODEL), tmp_path / "text", "--ctx", 64, "--json", "--threads", n, env=env)
                for n, env in ((1, None), (2, None), (3, None), (2, {"RIDGE_CPU": "portable"}))}
     assert len(answers) == 1

@@ -19,7 +19,11 @@
 #define N_KINDS 1
 #else
 #define THREADS_ALONE false
+#ifdef __SANITIZE_ADDRESS__
+#define N_REQUESTS 12
+#else
 #define N_REQUESTS 32
+#endif
 #define N_KINDS INT_MAX
 #endif
 #define MAX_PROMPT 60

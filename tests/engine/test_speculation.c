@@ -414,7 +414,11 @@ static void test_parameters(void **state) {
 /* The distribution of what is drawn, guesses being verified, against the target's. */
 
 #define TOP_K 4
+#ifdef __SANITIZE_ADDRESS__ /* slow */
+#define N_DRAWS 1000
+#else
 #define N_DRAWS 4000
+#endif
 
 static void keep_logits(void *context, uint64_t id, uint32_t position, const float *logits) {
     (void)id;
