@@ -8,9 +8,8 @@
 struct kv_cache {
     kv_cache_params params;
     kv_pool *pools[KV_MAX_GROUPS];
-    kv_node **owners[KV_MAX_GROUPS]; /* [n_blocks] the node that names a kept block */
-    kv_prefix *tree;                 /* NULL: nothing is shared */
-    kv_copy *copies;                 /* [n_copies] of [max_copies] */
+    kv_prefix *tree; /* NULL: nothing is shared; else kept blocks are named by its nodes */
+    kv_copy *copies; /* [n_copies] of [max_copies] */
     uint32_t n_copies;
     uint64_t n_evicted;
 };
@@ -26,12 +25,7 @@ static ridge_status create(kv_cache *c, ridge_error *err) {
     RIDGE_TRY(
         kv_prefix_create(&c->tree, 2 * kv_cache_capacity(c) + 1, p->block_size, p->summary, err));
     c->copies = mem_zalloc(p->max_copies, sizeof *c->copies);
-    bool made = c->copies != NULL;
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        c->owners[g] = mem_zalloc(p->n_blocks[g], sizeof *c->owners[g]);
-        made = made && c->owners[g] != NULL;
-    }
-    return made ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "the prefix cache");
+    return c->copies != NULL ? RIDGE_OK : RIDGE_FAIL(err, RIDGE_ENOMEM, "the prefix cache");
 }
 
 ridge_status kv_cache_create(kv_cache **out, const kv_cache_params *p, ridge_error *err) {
@@ -53,10 +47,7 @@ ridge_status kv_cache_create(kv_cache **out, const kv_cache_params *p, ridge_err
 
 void kv_cache_destroy(kv_cache *c) {
     if (c == NULL) return;
-    for (uint32_t g = 0; g < KV_MAX_GROUPS; g++) {
-        kv_pool_destroy(c->pools[g]);
-        mem_free(c->owners[g]);
-    }
+    for (uint32_t g = 0; g < KV_MAX_GROUPS; g++) kv_pool_destroy(c->pools[g]);
     kv_prefix_destroy(c->tree);
     mem_free(c->copies);
     mem_free(c);
@@ -81,14 +72,17 @@ static uint32_t first_seen(const kv_cache *c, uint32_t g, uint32_t position) {
 
 static void name_block(kv_cache *c, kv_node *node, uint32_t g, int32_t block) {
     node->blocks[g] = block;
-    c->owners[g][block] = node;
-    kv_pool_keep(c->pools[g], block);
+    kv_pool_keep(c->pools[g], block, kv_prefix_number(c->tree, node));
+}
+
+/* That names a kept block. */
+static kv_node *owner(const kv_cache *c, uint32_t g, int32_t block) {
+    return kv_prefix_node(c->tree, kv_pool_name(c->pools[g], block));
 }
 
 static void forget_block(kv_cache *c, kv_node *node, uint32_t g) {
     if (node->blocks[g] < 0) return;
     kv_pool_forget(c->pools[g], node->blocks[g]);
-    c->owners[g][node->blocks[g]] = NULL;
     node->blocks[g] = -1;
 }
 
@@ -97,10 +91,21 @@ static void forget_node(kv_cache *c, kv_node *node) {
     kv_prefix_remove(c->tree, node);
 }
 
+/* The n oldest will go. Nobody has looked at their nodes for long, and each would be waited for, as
+ * would its parent, which mostly goes next. Two more, and the state of a third: for the next time.
+ */
+static void fetch_oldest(const kv_cache *c, uint32_t g, uint32_t n) {
+    const kv_pool *pool = c->pools[g];
+    int32_t block = kv_pool_oldest(pool);
+    for (uint32_t i = 0; i < n + 2 && block >= 0; i++, block = kv_pool_newer(pool, block))
+        mem_prefetch(owner(c, g, block));
+    if (block >= 0) kv_pool_fetch(pool, block);
+}
+
 static void evict(kv_cache *c, uint32_t g) {
     int32_t block = kv_pool_oldest(c->pools[g]);
     ridge_assert(block >= 0);
-    kv_node *node = c->owners[g][block];
+    kv_node *node = owner(c, g, block);
     if (is_full(c, g)) {
         c->n_evicted++;
         forget_node(c, node);
@@ -116,7 +121,9 @@ uint32_t kv_cache_n_available(const kv_cache *c, uint32_t g) {
 
 static void grow(kv_cache *c, kv_table *t, uint32_t g, uint32_t n_blocks) {
     if (n_blocks <= t->n_blocks) return;
-    while (kv_pool_n_free(c->pools[g]) < n_blocks - t->n_blocks) evict(c, g);
+    uint32_t n = n_blocks - t->n_blocks, n_free = kv_pool_n_free(c->pools[g]);
+    if (n_free < n) fetch_oldest(c, g, n - n_free);
+    while (kv_pool_n_free(c->pools[g]) < n) evict(c, g);
     ridge_status status = kv_table_grow(t, c->pools[g], n_blocks);
     ridge_assert(status == RIDGE_OK);
 }
@@ -260,16 +267,7 @@ void kv_cache_skip(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
         kv_table_skip(&s->tables[g], c->pools[g], first_seen(c, g, n_tokens));
 }
 
-/* As nearly always: without a division. */
-static bool has_blocks(const kv_cache *c, const kv_seq *s, uint32_t n_tokens) {
-    for (uint32_t g = 0; g < c->params.n_groups; g++)
-        if (is_full(c, g) && (uint64_t)s->tables[g].n_blocks * c->params.block_size < n_tokens)
-            return false;
-    return true;
-}
-
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
-    if (has_blocks(c, s, n_tokens)) return true;
     uint32_t n_blocks = blocks_for(c, n_tokens);
     for (uint32_t g = 0; g < c->params.n_groups; g++)
         if (is_full(c, g) && n_blocks > s->tables[g].n_blocks &&
@@ -278,6 +276,12 @@ bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
     for (uint32_t g = 0; g < c->params.n_groups; g++)
         if (is_full(c, g)) grow(c, &s->tables[g], g, n_blocks);
     return true;
+}
+
+bool kv_cache_has_windows(const kv_cache *c) {
+    bool any = false;
+    for (uint32_t g = 0; g < c->params.n_groups; g++) any = any || !is_full(c, g);
+    return any;
 }
 
 void kv_cache_grow_windows(kv_cache *c, kv_seq *s, uint32_t n_tokens) {
@@ -370,10 +374,18 @@ static void enter_tail(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n
     s->tail = enter(c, s, tokens, n);
 }
 
+void kv_cache_fetch(const kv_cache *c, const kv_seq *s, const int32_t *tokens, uint32_t n) {
+    if (s->node == NULL) return;
+    mem_prefetch(s->node);
+    mem_prefetch(tokens + n - 1);
+    mem_prefetch(tokens + (size_t)s->n_nodes * c->params.block_size);
+    for (uint32_t g = 0; g < c->params.n_groups; g++)
+        if (is_full(c, g)) kv_pool_fetch(c->pools[g], s->tables[g].blocks[s->n_nodes]);
+}
+
 static void enter_computed(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n, bool tail) {
     uint32_t size = c->params.block_size;
-    while (s->node != NULL && (s->n_nodes + 1) * (uint64_t)size <= n)
-        enter_full(c, s, tokens + (size_t)s->n_nodes * size);
+    while (kv_seq_fills(s, size, n)) enter_full(c, s, tokens + (size_t)s->n_nodes * size);
     uint32_t entered = s->n_nodes * size;
     if (tail && s->node != NULL && n > entered) enter_tail(c, s, tokens + entered, n - entered);
 }
@@ -459,7 +471,7 @@ ridge_status kv_cache_ranked(const kv_cache *c, const kv_node ***out, size_t *n,
     }
     *n = 0;
     for (int32_t b = kv_pool_older(pool, -1); b >= 0; b = kv_pool_older(pool, b), (*n)++)
-        all[*n] = (ranked){c->owners[g][b], *n};
+        all[*n] = (ranked){owner(c, g, b), *n};
     qsort(all, *n, sizeof *all, more_used);
     for (size_t i = 0; i < *n; i++) nodes[i] = all[i].node;
     mem_free(all);
@@ -513,7 +525,7 @@ static void count(void *context, const kv_node *node) {
         int32_t block = node->blocks[g];
         ridge_assert(block >= 0 || !is_full(c, g));
         if (block < 0) continue;
-        ridge_assert(c->owners[g][block] == node && kv_pool_is_kept(c->pools[g], block));
+        ridge_assert(kv_pool_name(c->pools[g], block) == kv_prefix_number(c->tree, node));
         n->n_named[g]++;
         int32_t above = node->parent->blocks[g];
         if (is_full(c, g) && above >= 0 && kv_pool_holders(c->pools[g], block) > 0 &&
@@ -530,7 +542,7 @@ void kv_cache_check(const kv_cache *c) {
     for (uint32_t g = 0; g < c->params.n_groups; g++) {
         uint32_t n_kept = 0;
         for (uint32_t b = 0; b < c->params.n_blocks[g]; b++)
-            n_kept += kv_pool_is_kept(c->pools[g], (int32_t)b);
+            n_kept += kv_pool_name(c->pools[g], (int32_t)b) != 0;
         ridge_assert(n_kept == n.n_named[g]);
     }
 }

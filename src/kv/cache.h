@@ -77,12 +77,20 @@ bool kv_cache_take(kv_cache *c, kv_seq *s, const kv_match *m, uint64_t salt, uin
 /* The first n_tokens are filled from elsewhere, in blocks that the sequence has in full groups: of
  * window groups it will only need those that tokens to come can see. Before the first commit. */
 void kv_cache_skip(kv_cache *c, kv_seq *s, uint32_t n_tokens);
-/* Blocks for n_tokens in the full groups: all, or false and no change. */
+/* Blocks for n_tokens in the full groups: all, or false and no change. (All of those have as many.)
+ */
 bool kv_cache_grow(kv_cache *c, kv_seq *s, uint32_t n_tokens);
+bool kv_cache_has_windows(const kv_cache *c); /* any group that isn't full */
 /* The same in the window groups, which must have the room (kv_cache_window_blocks). */
 void kv_cache_grow_windows(kv_cache *c, kv_seq *s, uint32_t n_tokens);
 /* Gives back, in all groups, what n_tokens don't need: blocks that hold nothing that is entered. */
 void kv_cache_shrink(kv_cache *c, kv_seq *s, uint32_t n_tokens);
+/* tokens [0, n) of s will soon be committed, which fills a block: fetches what that reads. */
+void kv_cache_fetch(const kv_cache *c, const kv_seq *s, const int32_t *tokens, uint32_t n);
+/* Will a commit of n tokens enter a full block? */
+static inline bool kv_seq_fills(const kv_seq *s, uint32_t block_size, uint32_t n) {
+    return s->node != NULL && (s->n_nodes + 1) * (uint64_t)block_size <= n;
+}
 /* tokens [0, n) of s are computed: enters them into the tree (with `tail` the last block too), and
  * gives back what its windows have passed. */
 void kv_cache_commit(kv_cache *c, kv_seq *s, const int32_t *tokens, uint32_t n, bool tail);

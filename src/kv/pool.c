@@ -4,9 +4,11 @@
 
 #include "base/mem.h"
 
+#define AHEAD 8 /* blocks: their states lie anywhere, and have not been looked at for long */
+
 typedef struct {
     uint32_t holders;
-    bool kept;
+    uint32_t name;           /* 0: not kept */
     uint32_t previous, next; /* among the cached; of the entry n_blocks: the newest, the oldest */
 } block_state;
 
@@ -47,7 +49,7 @@ static block_state *state_of(const kv_pool *p, int32_t block) {
 }
 
 static bool is_cached(const block_state *b) {
-    return b->kept && b->holders == 0;
+    return b->name != 0 && b->holders == 0;
 }
 
 static void ring_add(kv_pool *p, int32_t block) {
@@ -68,7 +70,8 @@ static void ring_remove(kv_pool *p, int32_t block) {
 ridge_status kv_pool_alloc(kv_pool *p, int32_t *block) {
     if (p->n_free == 0) return RIDGE_EFULL;
     int32_t b = p->free[--p->n_free];
-    ridge_assert(p->blocks[b].holders == 0 && !p->blocks[b].kept);
+    if (p->n_free > 0) mem_prefetch(&p->blocks[p->free[p->n_free - 1]]);
+    ridge_assert(p->blocks[b].holders == 0 && p->blocks[b].name == 0);
     p->blocks[b].holders = 1;
     *block = b;
     return RIDGE_OK;
@@ -76,7 +79,7 @@ ridge_status kv_pool_alloc(kv_pool *p, int32_t *block) {
 
 void kv_pool_hold(kv_pool *p, int32_t block) {
     block_state *b = state_of(p, block);
-    ridge_assert(b->holders > 0 || b->kept);
+    ridge_assert(b->holders > 0 || b->name != 0);
     if (is_cached(b)) ring_remove(p, block);
     b->holders++;
 }
@@ -85,36 +88,53 @@ void kv_pool_release(kv_pool *p, int32_t block) {
     block_state *b = state_of(p, block);
     ridge_assert(b->holders > 0);
     if (--b->holders > 0) return;
-    if (b->kept)
+    if (b->name != 0)
         ring_add(p, block);
     else
         p->free[p->n_free++] = block;
 }
 
-void kv_pool_keep(kv_pool *p, int32_t block) {
+void kv_pool_release_all(kv_pool *p, const int32_t *blocks, uint32_t n) {
+    while (n-- > 0) {
+        if (n >= AHEAD) mem_prefetch(&p->blocks[blocks[n - AHEAD]]);
+        kv_pool_release(p, blocks[n]);
+    }
+}
+
+void kv_pool_keep(kv_pool *p, int32_t block, uint32_t name) {
     block_state *b = state_of(p, block);
-    ridge_assert(b->holders > 0 && !b->kept);
-    b->kept = true;
+    ridge_assert(b->holders > 0 && b->name == 0 && name != 0);
+    b->name = name;
 }
 
 void kv_pool_forget(kv_pool *p, int32_t block) {
     block_state *b = state_of(p, block);
-    ridge_assert(b->kept);
+    ridge_assert(b->name != 0);
     if (is_cached(b)) {
         ring_remove(p, block);
         p->free[p->n_free++] = block;
     }
-    b->kept = false;
+    b->name = 0;
 }
 
 int32_t kv_pool_oldest(const kv_pool *p) {
     return p->n_cached > 0 ? (int32_t)p->blocks[p->n_blocks].next : -1;
 }
 
+int32_t kv_pool_newer(const kv_pool *p, int32_t block) {
+    ridge_assert(is_cached(state_of(p, block)));
+    uint32_t next = p->blocks[block].next;
+    return next == p->n_blocks ? -1 : (int32_t)next;
+}
+
 int32_t kv_pool_older(const kv_pool *p, int32_t block) {
     uint32_t at = block < 0 ? p->n_blocks : (uint32_t)block;
     ridge_assert(block < 0 || is_cached(state_of(p, block)));
     return p->blocks[at].previous == p->n_blocks ? -1 : (int32_t)p->blocks[at].previous;
+}
+
+void kv_pool_fetch(const kv_pool *p, int32_t block) {
+    mem_prefetch(state_of(p, block));
 }
 
 uint32_t kv_pool_size(const kv_pool *p) {
@@ -133,8 +153,8 @@ uint32_t kv_pool_holders(const kv_pool *p, int32_t block) {
     return state_of(p, block)->holders;
 }
 
-bool kv_pool_is_kept(const kv_pool *p, int32_t block) {
-    return state_of(p, block)->kept;
+uint32_t kv_pool_name(const kv_pool *p, int32_t block) {
+    return state_of(p, block)->name;
 }
 
 void kv_pool_check(const kv_pool *p) {
@@ -151,6 +171,6 @@ void kv_pool_check(const kv_pool *p) {
     ridge_assert(p->n_free + n_held + n_cached == p->n_blocks);
     for (uint32_t i = 0; i < p->n_free; i++) {
         const block_state *b = &p->blocks[p->free[i]];
-        ridge_assert(b->holders == 0 && !b->kept);
+        ridge_assert(b->holders == 0 && b->name == 0);
     }
 }

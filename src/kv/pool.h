@@ -26,19 +26,25 @@ ridge_status kv_pool_alloc(kv_pool *p, int32_t *block) RIDGE_CHECKED;
 void kv_pool_hold(kv_pool *p, int32_t block); /* one holder more of a held or cached block */
 /* One less; when it was the last the block is cached if it is kept, else free. */
 void kv_pool_release(kv_pool *p, int32_t block);
+void kv_pool_release_all(kv_pool *p, const int32_t *blocks, uint32_t n); /* the last one first */
 
-/* The tree keeps what is in a held block; and lets it go: a cached block is free then. */
-void kv_pool_keep(kv_pool *p, int32_t block);
+/* The tree keeps what is in a held block, by a name (not 0) of its own; and lets it go: a cached
+ * block is free then. */
+void kv_pool_keep(kv_pool *p, int32_t block, uint32_t name);
 void kv_pool_forget(kv_pool *p, int32_t block);
 int32_t kv_pool_oldest(const kv_pool *p); /* of the cached ones; -1: none */
 /* Of the cached ones the newest (block -1), or that which was let go before `block`; -1: none. */
 int32_t kv_pool_older(const kv_pool *p, int32_t block);
+int32_t kv_pool_newer(const kv_pool *p, int32_t block); /* let go after `block`; -1: none */
+
+/* Its state will be looked at soon. */
+void kv_pool_fetch(const kv_pool *p, int32_t block);
 
 uint32_t kv_pool_size(const kv_pool *p);
 uint32_t kv_pool_n_free(const kv_pool *p);
 uint32_t kv_pool_n_cached(const kv_pool *p);
 uint32_t kv_pool_holders(const kv_pool *p, int32_t block);
-bool kv_pool_is_kept(const kv_pool *p, int32_t block);
+uint32_t kv_pool_name(const kv_pool *p, int32_t block); /* 0: it isn't kept */
 void kv_pool_check(const kv_pool *p); /* asserts the invariant; linear in the size */
 
 #endif

@@ -1,5 +1,6 @@
 /* kv/prefix: see prefix.h. Siblings are a treap: a search tree by tokens, a heap by random priority
- * (Seidel and Aragon, 1996), so nothing needs balancing. */
+ * (Seidel and Aragon, 1996), so nothing needs balancing. A node's priority is a hash of its number:
+ * which node stands for which tokens is chance enough. */
 #include "kv/prefix.h"
 
 #include <string.h>
@@ -8,31 +9,41 @@
 #include "kv/summary.h"
 
 #define SALT_TOKENS 2 /* a root's place among its siblings: the salt as two tokens */
+#define LINE 64       /* bytes: nodes begin at whole ones, and are numbered by them */
 
 struct kv_prefix {
-    uint32_t n_nodes, n_made, n_free, block_size, room; /* room: of a node's tokens */
-    kv_node *nodes;      /* [n_nodes]; those of [n_made, n_nodes) have never been used */
-    kv_node **free;      /* [n_nodes]; free[0, n_free): used before */
-    int32_t *tokens;     /* [n_nodes][room] */
-    kv_node top;         /* its children are the roots */
-    kv_summary *summary; /* NULL: none */
-    uint32_t random;
+    uint32_t n_places, n_made, n_used, block_size;
+    size_t node_bytes;
+    char *nodes;         /* [n_places] of node_bytes: the first is the top, whose children are the
+                            roots; those of [n_made, n_places) have never been used */
+    kv_node *free;       /* used before; linked by their parents */
+    kv_summary *summary; /* NULL: none; else */
+    uint64_t *hashes;    /* [n_places] of full nodes, summary.h's; of a root: the salt */
 };
+
+static bool make_places(kv_prefix *t, uint32_t n) {
+    size_t room = t->block_size > SALT_TOKENS ? t->block_size : SALT_TOKENS, bytes;
+    t->node_bytes = (offsetof(kv_node, tokens) + room * sizeof(int32_t) + LINE - 1) / LINE * LINE;
+    if (!mem_mul(n, t->node_bytes, &bytes) || bytes / LINE >= UINT32_MAX) return false;
+    t->nodes = mem_aligned(LINE, bytes);
+    if (t->nodes == NULL) return false;
+    *(kv_node *)(void *)t->nodes = (kv_node){0};
+    t->n_places = n;
+    t->n_made = 1;
+    return true;
+}
 
 ridge_status kv_prefix_create(kv_prefix **out, uint32_t n_nodes, uint32_t block_size, bool summary,
                               ridge_error *err) {
     kv_prefix *t = mem_zalloc(1, sizeof *t);
     if (t == NULL) goto fail;
     t->block_size = block_size;
-    t->room = block_size > SALT_TOKENS ? block_size : SALT_TOKENS;
-    t->random = 2463534242u;
-    t->nodes = mem_zalloc(n_nodes, sizeof *t->nodes);
-    t->free = mem_zalloc(n_nodes, sizeof *t->free);
-    size_t n_tokens;
-    if (mem_mul(n_nodes, t->room, &n_tokens)) t->tokens = mem_zalloc(n_tokens, sizeof *t->tokens);
-    if (t->nodes == NULL || t->free == NULL || t->tokens == NULL) goto fail;
-    t->n_nodes = n_nodes;
-    if (summary && kv_summary_create(&t->summary, n_nodes, NULL) != RIDGE_OK) goto fail;
+    if (n_nodes == UINT32_MAX || !make_places(t, n_nodes + 1)) goto fail;
+    if (summary) {
+        t->hashes = mem_zalloc(t->n_places, sizeof *t->hashes);
+        if (t->hashes == NULL || kv_summary_create(&t->summary, n_nodes, NULL) != RIDGE_OK)
+            goto fail;
+    }
     *out = t;
     return RIDGE_OK;
 fail:
@@ -43,10 +54,33 @@ fail:
 void kv_prefix_destroy(kv_prefix *t) {
     if (t == NULL) return;
     kv_summary_destroy(t->summary);
+    mem_free(t->hashes);
     mem_free(t->nodes);
-    mem_free(t->free);
-    mem_free(t->tokens);
     mem_free(t);
+}
+
+uint32_t kv_prefix_number(const kv_prefix *t, const kv_node *node) {
+    return (uint32_t)((size_t)((const char *)node - t->nodes) / LINE);
+}
+
+kv_node *kv_prefix_node(const kv_prefix *t, uint32_t number) {
+    return (kv_node *)(void *)(t->nodes + (size_t)number * LINE);
+}
+
+static uint64_t *hash_of(const kv_prefix *t, const kv_node *node) {
+    return &t->hashes[(size_t)((const char *)node - t->nodes) / t->node_bytes];
+}
+
+/* As xxHash32 ends. */
+static uint32_t priority_of(const kv_prefix *t, const kv_node *node) {
+    uint32_t x = kv_prefix_number(t, node);
+    x = (x ^ x >> 15) * 2246822519u;
+    x = (x ^ x >> 13) * 3266489917u;
+    return x ^ x >> 16;
+}
+
+static kv_node *top_of(const kv_prefix *t) {
+    return kv_prefix_node(t, 0);
 }
 
 static uint32_t common_of(const kv_node *node, const int32_t *tokens, uint32_t n) {
@@ -76,53 +110,57 @@ static void split(kv_node *node, const int32_t *tokens, uint32_t n, kv_node **be
     }
 }
 
-static kv_node *merge(kv_node *a, kv_node *b) {
+static kv_node *merge(const kv_prefix *t, kv_node *a, kv_node *b) {
     if (a == NULL || b == NULL) return a != NULL ? a : b;
-    if (a->priority > b->priority) {
-        a->right = merge(a->right, b);
+    if (priority_of(t, a) > priority_of(t, b)) {
+        a->right = merge(t, a->right, b);
         return a;
     }
-    b->left = merge(a, b->left);
+    b->left = merge(t, a, b->left);
     return b;
 }
 
-static void link_in(kv_node *node) {
-    kv_node *before, *after;
-    split(node->parent->children, node->tokens, node->n_tokens, &before, &after);
+static void link_in(const kv_prefix *t, kv_node *node) {
+    kv_node *before, *after, **siblings = &node->parent->children;
     node->left = node->right = NULL;
-    node->parent->children = merge(merge(before, node), after);
+    if (*siblings == NULL) { /* as nearly always */
+        *siblings = node;
+        return;
+    }
+    split(*siblings, node->tokens, node->n_tokens, &before, &after);
+    *siblings = merge(t, merge(t, before, node), after);
 }
 
-static void link_out(kv_node *node) {
-    /* Prefixes are forgotten from their ends: the parent is likely to be next. */
-    if (node->parent->parent != NULL) mem_prefetch(&node->parent->parent->children);
+static void link_out(const kv_prefix *t, kv_node *node) {
     kv_node **at = &node->parent->children;
     while (*at != node) {
         ridge_assert(*at != NULL);
         at = compare(*at, node->tokens, node->n_tokens) < 0 ? &(*at)->right : &(*at)->left;
     }
-    *at = merge(node->left, node->right);
+    *at = merge(t, node->left, node->right);
 }
 
 static kv_node *insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uint32_t n) {
-    if (t->n_free == 0 && t->n_made == t->n_nodes) return NULL;
-    kv_node *node = t->n_free > 0 ? t->free[--t->n_free] : &t->nodes[t->n_made++];
-    int32_t *room = t->tokens + (size_t)(node - t->nodes) * t->room;
-    memcpy(room, tokens, n * sizeof *tokens);
-    t->random ^= t->random << 13; /* xorshift32 (Marsaglia, 2003) */
-    t->random ^= t->random >> 17;
-    t->random ^= t->random << 5;
-    *node = (kv_node){.parent = parent, .n_tokens = n, .tokens = room, .priority = t->random};
+    kv_node *node = t->free;
+    if (node == NULL && t->n_made == t->n_places) return NULL;
+    if (node != NULL)
+        t->free = node->parent;
+    else
+        node = (kv_node *)(void *)(t->nodes + t->n_made++ * t->node_bytes);
+    t->n_used++;
+    *node = (kv_node){.parent = parent, .n_tokens = n};
     for (int g = 0; g < KV_MAX_GROUPS; g++) node->blocks[g] = -1;
-    link_in(node);
+    memcpy(node->tokens, tokens, n * sizeof *tokens);
+    link_in(t, node);
     return node;
 }
 
 /* A node that has become full. */
 static void enter_summary(kv_prefix *t, kv_node *node) {
     if (t->summary == NULL || node->n_tokens < t->block_size) return;
-    node->hash = kv_summary_hash(node->parent->hash, node->tokens, node->n_tokens);
-    kv_summary_add(t->summary, node->hash);
+    uint64_t hash = kv_summary_hash(*hash_of(t, node->parent), node->tokens, node->n_tokens);
+    *hash_of(t, node) = hash;
+    kv_summary_add(t->summary, hash);
 }
 
 kv_node *kv_prefix_insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, uint32_t n) {
@@ -135,16 +173,16 @@ kv_node *kv_prefix_insert(kv_prefix *t, kv_node *parent, const int32_t *tokens, 
 kv_node *kv_prefix_root(kv_prefix *t, uint64_t salt, bool make) {
     const int32_t key[SALT_TOKENS] = {(int32_t)(uint32_t)salt, (int32_t)(uint32_t)(salt >> 32)};
     uint32_t common;
-    kv_node *root = kv_prefix_nearest(&t->top, key, SALT_TOKENS, &common);
+    kv_node *root = kv_prefix_nearest(top_of(t), key, SALT_TOKENS, &common);
     if (root != NULL && common == SALT_TOKENS) return root;
-    root = make ? insert(t, &t->top, key, SALT_TOKENS) : NULL;
-    if (root != NULL) root->hash = salt;
+    root = make ? insert(t, top_of(t), key, SALT_TOKENS) : NULL;
+    if (root != NULL && t->summary != NULL) *hash_of(t, root) = salt;
     return root;
 }
 
 uint64_t kv_prefix_salt(const kv_node *node) {
     while (node->parent->parent != NULL) node = node->parent;
-    return node->hash;
+    return (uint32_t)node->tokens[0] | (uint64_t)(uint32_t)node->tokens[1] << 32;
 }
 
 /* It is next to the place where the tokens themselves would stand, before or after. */
@@ -170,10 +208,10 @@ kv_node *kv_prefix_nearest(const kv_node *parent, const int32_t *tokens, uint32_
 void kv_prefix_extend(kv_prefix *t, kv_node *node, const int32_t *tokens, uint32_t n) {
     ridge_assert(node->children == NULL && n > node->n_tokens && n <= t->block_size);
     ridge_assert(common_of(node, tokens, n) == node->n_tokens);
-    link_out(node);
-    memcpy(t->tokens + (size_t)(node - t->nodes) * t->room, tokens, n * sizeof *tokens);
+    link_out(t, node);
+    memcpy(node->tokens, tokens, n * sizeof *tokens);
     node->n_tokens = n;
-    link_in(node);
+    link_in(t, node);
     enter_summary(t, node);
 }
 
@@ -187,11 +225,14 @@ static bool is_hollow(const kv_node *node) {
 void kv_prefix_remove(kv_prefix *t, kv_node *node) {
     ridge_assert(node->children == NULL && node->n_users == 0);
     kv_node *parent = node->parent;
-    link_out(node);
-    if (t->summary != NULL && node->n_tokens == t->block_size && parent != &t->top)
-        kv_summary_remove(t->summary, node->hash);
-    t->free[t->n_free++] = node;
-    if (parent != &t->top) kv_prefix_prune(t, parent);
+    link_out(t, node);
+    if (t->summary != NULL && node->n_tokens == t->block_size && parent != top_of(t))
+        kv_summary_remove(t->summary, *hash_of(t, node));
+    node->parent = t->free;
+    t->free = node;
+    mem_prefetch(node->tokens + 1); /* it will be used again at once, and filled */
+    t->n_used--;
+    if (parent != top_of(t)) kv_prefix_prune(t, parent);
 }
 
 void kv_prefix_prune(kv_prefix *t, kv_node *node) {
@@ -203,7 +244,7 @@ uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *token
 }
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t) {
-    return t->n_made - t->n_free;
+    return t->n_used;
 }
 
 /* Of the siblings below `node` and all their descendants; recursive by siblings and by depth: a
@@ -221,5 +262,5 @@ static void walk(const kv_node *node, bool roots, void (*fn)(void *, const kv_no
 
 void kv_prefix_each(const kv_prefix *t, void (*fn)(void *context, const kv_node *node),
                     void *context) {
-    walk(t->top.children, true, fn, context);
+    walk(top_of(t)->children, true, fn, context);
 }

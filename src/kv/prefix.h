@@ -24,17 +24,17 @@
 typedef struct kv_prefix kv_prefix;
 typedef struct kv_node kv_node;
 
+/* All but its tokens is in one line of the processor's cache: most nodes are looked at when they
+ * have not been for long. */
 struct kv_node {
-    kv_node *parent;               /* of a root: the tree's own top */
+    kv_node *parent; /* of a root: the tree's own top */
+    /* the tree's: the children as a treap, left and right among siblings */
+    kv_node *children, *left, *right;
+    int32_t blocks[KV_MAX_GROUPS]; /* -1: none */
     uint32_t n_tokens;             /* 1 to block_size */
     uint32_t n_users;              /* sequences that stand here; cache.h's */
     uint32_t n_uses;               /* how often a sequence came this way, capped; cache.h's */
-    int32_t blocks[KV_MAX_GROUPS]; /* -1: none */
-    const int32_t *tokens;         /* [n_tokens] */
-    /* the tree's: the children as a treap, left and right among siblings */
-    kv_node *children, *left, *right;
-    uint32_t priority;
-    uint64_t hash; /* of a full one: summary.h's; of a root: the salt */
+    int32_t tokens[];              /* [n_tokens]; of a root: its salt */
 };
 
 /* With `summary`, kv_prefix_known can tell. */
@@ -64,6 +64,10 @@ void kv_prefix_prune(kv_prefix *t, kv_node *node);
 /* Any thread: about so many of tokens [n] are a known prefix, in whole blocks (summary.h); without
  * a summary 0. */
 uint32_t kv_prefix_known(const kv_prefix *t, uint64_t salt, const int32_t *tokens, uint32_t n);
+
+/* A node by its number, which is shorter than its address and never 0. */
+uint32_t kv_prefix_number(const kv_prefix *t, const kv_node *node);
+kv_node *kv_prefix_node(const kv_prefix *t, uint32_t number);
 
 uint32_t kv_prefix_n_nodes(const kv_prefix *t); /* in use */
 /* Calls fn for every node but the roots, parents first. */

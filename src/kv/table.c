@@ -29,8 +29,10 @@ ridge_status kv_table_grow(kv_table *t, kv_pool *p, uint32_t n_blocks) {
 }
 
 void kv_table_cut(kv_table *t, kv_pool *p, uint32_t n_blocks) {
-    while (t->n_blocks > n_blocks && t->n_blocks > t->first)
-        kv_pool_release(p, t->blocks[--t->n_blocks]);
+    uint32_t left = n_blocks > t->first ? n_blocks : t->first;
+    if (t->n_blocks <= left) return;
+    kv_pool_release_all(p, t->blocks + left, t->n_blocks - left);
+    t->n_blocks = left;
 }
 
 void kv_table_trim(kv_table *t, kv_pool *p, uint32_t first) {

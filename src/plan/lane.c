@@ -75,7 +75,7 @@ static bool append(sim *s, sim_request *q) {
     for (;;) {
         uint32_t at = seq->n_tokens;
         if (at == seq->max_tokens) return true; /* it goes on elsewhere */
-        sequence_append(seq, seq->tokens[at]);  /* as it was made when it came */
+        sequence_accept(seq);                   /* as it was made when it came */
         if (seq->n_tokens == seq->n_prompt + q->n_output) return true;
         if (seq->n_draft == 0 || !comes_true(s, q, at)) return false;
         seq->n_draft--;

@@ -8,6 +8,8 @@
 /* What a run has seen so far. */
 typedef struct {
     sketch ttft_s, tpot_s, itl_s, e2e_s, queue_s;
+    double run_s; /* of n_run intervals between tokens, which itl_s has yet to get */
+    uint64_t n_run;
     sim_result sums;                               /* the counts and sums of it */
     double kv_pool, kv_held, kv_reserved, kv_used; /* tokens times seconds */
 } tally;
@@ -106,6 +108,6 @@ void tally_start(tally *t, const sim_request *q, double now_s);
 void tally_token(tally *t, sim_request *q, double now_s); /* one or more at once */
 void tally_end(tally *t, const sim_params *p, const sim_request *q);
 void tally_step(tally *t, const team *m);
-sim_result tally_result(const tally *t);
+sim_result tally_result(tally *t);
 
 #endif

@@ -12,16 +12,12 @@ static uint32_t bucket_of(double x) {
     return i > 0 ? i < SKETCH_BUCKETS - 1 ? (uint32_t)i : SKETCH_BUCKETS - 1 : 0;
 }
 
-void sketch_add(sketch *s, double x) {
-    if (s->n == 0 || x != s->last) {
-        s->last = x;
-        s->last_bucket = bucket_of(x);
-    }
-    s->counts[s->last_bucket]++;
+void sketch_add(sketch *s, double x, uint64_t n) {
+    s->counts[bucket_of(x)] += n;
     s->min = s->n == 0 || x < s->min ? x : s->min;
     s->max = s->n == 0 || x > s->max ? x : s->max;
-    s->sum += x;
-    s->n++;
+    s->sum += x * (double)n;
+    s->n += n;
 }
 
 /* The value of so high a rank, from 0: what is within SKETCH_ERROR of a whole bucket. */

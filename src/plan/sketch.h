@@ -17,11 +17,9 @@
 typedef struct {
     uint64_t counts[SKETCH_BUCKETS], n;
     double sum, min, max;
-    double last; /* the value added last, and its bucket: most come in runs */
-    uint32_t last_bucket;
 } sketch;
 
-void sketch_add(sketch *s, double x);
+void sketch_add(sketch *s, double x, uint64_t n); /* n values of x */
 quantiles sketch_quantiles(const sketch *s);
 
 #endif

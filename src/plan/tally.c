@@ -3,16 +3,28 @@
 #include "plan/sim_internal.h"
 
 void tally_start(tally *t, const sim_request *q, double now_s) {
-    sketch_add(&t->queue_s, now_s - q->arrived_s);
+    sketch_add(&t->queue_s, now_s - q->arrived_s, 1);
+}
+
+/* Tokens of one step have mostly come after the same time. */
+static void end_run(tally *t) {
+    if (t->n_run > 0) sketch_add(&t->itl_s, t->run_s, t->n_run);
+    t->n_run = 0;
+}
+
+static void add_interval(tally *t, double seconds) {
+    if (seconds != t->run_s) end_run(t);
+    t->run_s = seconds;
+    t->n_run++;
 }
 
 void tally_token(tally *t, sim_request *q, double now_s) {
     if (q->answered) {
-        sketch_add(&t->itl_s, now_s - q->last_s);
+        add_interval(t, now_s - q->last_s);
     } else {
         q->answered = true;
         q->first_s = now_s;
-        sketch_add(&t->ttft_s, now_s - q->arrived_s);
+        sketch_add(&t->ttft_s, now_s - q->arrived_s, 1);
     }
     q->last_s = now_s;
 }
@@ -33,8 +45,8 @@ void tally_end(tally *t, const sim_params *p, const sim_request *q) {
     t->sums.input_tokens += q->seq.n_prompt;
     t->sums.output_tokens += q->n_output;
     t->sums.seconds = q->last_s;
-    sketch_add(&t->e2e_s, q->last_s - q->arrived_s);
-    if (q->n_output > 1) sketch_add(&t->tpot_s, tpot_of(q));
+    sketch_add(&t->e2e_s, q->last_s - q->arrived_s, 1);
+    if (q->n_output > 1) sketch_add(&t->tpot_s, tpot_of(q), 1);
 }
 
 static double in_stages(const sim_step *step) {
@@ -74,8 +86,9 @@ void tally_step(tally *t, const team *m) {
         add_lane(t, &m->lanes[i], &m->pool->sched, m->step.seconds);
 }
 
-sim_result tally_result(const tally *t) {
+sim_result tally_result(tally *t) {
     sim_result r = t->sums;
+    end_run(t);
     r.ttft_s = sketch_quantiles(&t->ttft_s);
     r.tpot_s = sketch_quantiles(&t->tpot_s);
     r.itl_s = sketch_quantiles(&t->itl_s);

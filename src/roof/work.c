@@ -3,17 +3,12 @@
 
 #include <math.h>
 
-double work_seen_tokens(uint32_t window, double first, double n) {
+double work_seen_by_rows(uint32_t window, double first, double n) {
     double last = first + n; /* tokens that the last row sees */
     if (window == 0 || last <= window) return n * first + n * (n + 1) / 2;
     if (first >= window) return n * window;
     double growing = window - first;
     return growing * first + growing * (growing + 1) / 2 + (n - growing) * window;
-}
-
-double work_read_tokens(uint32_t window, double first, double n) {
-    double all = first + n, reach = n - 1 + window; /* the rows' windows together */
-    return window > 0 && all > reach ? reach : all;
 }
 
 double work_latent_flops(const work_latent *l, double n, double seen, double read) {

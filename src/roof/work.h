@@ -29,11 +29,18 @@ typedef struct {
 
 double work_latent_flops(const work_latent *l, double n, double seen, double read);
 
-/* Of one sequence's rows at positions [first, first + n): the tokens that each sees, itself
- * included, summed up. window 0: full. */
-double work_seen_tokens(uint32_t window, double first, double n);
-/* The tokens that they see together. */
-double work_read_tokens(uint32_t window, double first, double n);
+/* Of one sequence's rows at positions [first, first + n), the tokens that they see together,
+ * themselves included. window 0: full. */
+static inline double work_read_tokens(uint32_t window, double first, double n) {
+    double all = first + n, reach = n - 1 + window; /* the rows' windows together */
+    return window > 0 && all > reach ? reach : all;
+}
+
+/* The tokens that each of them sees, summed up. */
+double work_seen_by_rows(uint32_t window, double first, double n);
+static inline double work_seen_tokens(uint32_t window, double first, double n) {
+    return n == 1 ? work_read_tokens(window, first, 1) : work_seen_by_rows(window, first, n);
+}
 
 /* Of n_experts, those that n tokens touch, by expectation, when each takes top_k at random:
  * E (1 - (1 - k/E)^n). */

@@ -6,41 +6,47 @@
 #define MEAN_RATE 0.05     /* of means of recent requests */
 #define FIRST_EXPECTED 256 /* tokens of a prompt, before any */
 
+void outlook_init(scheduler *s) {
+    cost_init(&s->cost, &(cost_shape){0});
+    s->mean_computed = s->mean_expected = FIRST_EXPECTED;
+}
+
 void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
+    outlook_init(s);
+    s->weighs = true;
     cost_init(&s->cost, shape);
     s->pace.target_s = tpot_s;
-    s->mean_computed = s->mean_expected = FIRST_EXPECTED;
 }
 
 const cost_model *sched_cost(const scheduler *s) {
     return &s->cost;
 }
 
-sched_cache_use sched_get_cache_use(const scheduler *s) {
-    return s->use;
-}
-
 /* Of the blocks that q holds, and the tokens that are in them after the step. A static batch's
  * full groups are held for the longest context there is. */
-static void add_use(scheduler *s, const sequence *q) {
+static void add_use(sched_cache_use *use, const scheduler *s, const sequence *q) {
     uint32_t size = s->params.block_size, n = q->n_computed + q->n_scheduled - q->n_draft;
     for (uint32_t g = 0; g < s->params.n_groups; g++) {
         const kv_table *t = &q->kv.tables[g];
         uint32_t given_back = t->first * size;
         bool whole = s->params.static_batches && s->params.window[g] == 0;
-        s->use.reserved += whole ? static_room(s) : (t->n_blocks - t->first) * size;
-        if (!q->padding && n > given_back) s->use.used += n - given_back;
+        use->reserved += whole ? static_room(s) : (t->n_blocks - t->first) * size;
+        if (!q->padding && n > given_back) use->used += n - given_back;
     }
+}
+
+sched_cache_use sched_get_cache_use(const scheduler *s) {
+    sched_cache_use use = {0};
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_use(&use, s, q);
+    return use;
 }
 
 void outlook_begin(scheduler *s) {
     s->work = (cost_work){0};
-    s->use = (sched_cache_use){0};
     s->prompts = false;
 }
 
 void outlook_weigh(scheduler *s, const sequence *q) {
-    add_use(s, q);
     if (q->n_scheduled == 0) return;
     pace_add(&s->work, &s->cost.shape, q);
     s->prompts = s->prompts || q->n_computed + 1 < q->n_tokens;

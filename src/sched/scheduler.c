@@ -35,7 +35,7 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
     s->params = *p;
     s->planned = mem_zalloc(p->max_num_seqs, sizeof *s->planned);
     if (s->planned == NULL) goto out_of_memory;
-    sched_set_cost(s, &(cost_shape){0}, 0);
+    outlook_init(s);
     ridge_assert(!p->static_batches || p->max_model_len > 0);
     kv_cache_params cache = {.n_groups = p->n_groups,
                              .block_size = p->block_size,
@@ -49,6 +49,8 @@ ridge_status sched_create(scheduler **out, const sched_params *p, ridge_error *e
         sched_destroy(s);
         return status;
     }
+    s->full_group = kv_cache_full_group(s->cache);
+    s->windows = kv_cache_has_windows(s->cache);
     *out = s;
     return RIDGE_OK;
 out_of_memory:
@@ -108,10 +110,23 @@ static void preempt(scheduler *s, sequence *victim) {
     queue_insert(&s->waiting, victim);
 }
 
+/* Tokens that q's blocks have room for. */
+static uint64_t room_of(const scheduler *s, const sequence *q) {
+    return (uint64_t)q->kv.tables[s->full_group].n_blocks * s->params.block_size;
+}
+
+/* Has q the blocks for its tokens, as nearly always? */
+static bool has_blocks(const scheduler *s, const sequence *q) {
+    uint64_t room = room_of(s, q);
+    if (room == q->n_tokens) kv_cache_fetch(s->cache, &q->kv, q->tokens, q->n_tokens);
+    return room >= q->n_tokens;
+}
+
 /* Makes room for q's next token at the cost of those after it, at last of q itself. Victims are
  * taken from the end, so those already planned, which are before q, keep what they have. */
 static uint32_t reserve_or_preempt(scheduler *s, sequence *q) {
     uint32_t n_preempted = 0;
+    if (has_blocks(s, q)) return 0;
     while (!kv_cache_grow(s->cache, &q->kv, q->n_tokens)) {
         sequence *victim = s->running.last;
         preempt(s, victim);
@@ -136,10 +151,10 @@ static void give_prompt(scheduler *s, sequence *q, uint32_t *budget) {
     pace_take(&s->pace, &s->cost, q, n);
 }
 
-/* Will q ever want another block? The last token of an answer is never computed. */
-static bool may_grow(const scheduler *s, const sequence *q) {
-    uint32_t most = q->max_tokens > q->n_prompt ? q->max_tokens - 1 : q->n_prompt;
-    return most > (uint64_t)blocks_for(s, q->n_tokens) * s->params.block_size;
+/* Will q ever want another block beside those for its tokens, which have so much room? The last
+ * token of an answer is never computed. */
+static bool may_outgrow(const sequence *q, uint64_t room) {
+    return room < (q->max_tokens > q->n_prompt ? q->max_tokens - 1 : q->n_prompt);
 }
 
 /* So many blocks must be left over that none of the running ones, n_growing of which will want
@@ -232,11 +247,13 @@ static void admit(scheduler *s, uint32_t *budget) {
     uint32_t n_growing = 0;
     s->short_of_blocks = false;
     if (!may_admit(s, *budget)) return;
-    for (const sequence *q = s->running.first; q != NULL; q = q->next) n_growing += may_grow(s, q);
+    for (const sequence *q = s->running.first; q != NULL; q = q->next)
+        n_growing += may_outgrow(q, room_of(s, q));
     while (may_admit(s, *budget)) {
         sequence *q = s->waiting.first;
         kv_match m = find(s, q, q->n_tokens - 1);
-        n_growing += may_grow(s, q);
+        uint64_t room = (uint64_t)blocks_for(s, q->n_tokens) * s->params.block_size;
+        n_growing += may_outgrow(q, room);
         if (should_wait(s, q, &m)) return; /* nobody overtakes */
         s->short_of_blocks = !start(s, q, &m, spare_blocks(s, n_growing));
         if (s->short_of_blocks) return;
@@ -254,11 +271,10 @@ static sched_plan make_plan(scheduler *s, uint32_t n_tokens, uint32_t n_preempte
     s->n_planned = 0;
     outlook_begin(s);
     for (sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (q->n_scheduled > 0) {
+        if (q->n_scheduled > 0) s->planned[s->n_planned++] = q;
+        if (q->n_scheduled > 0 && s->windows)
             kv_cache_grow_windows(s->cache, &q->kv, q->n_computed + q->n_scheduled);
-            s->planned[s->n_planned++] = q;
-        }
-        outlook_weigh(s, q);
+        if (s->weighs) outlook_weigh(s, q);
     }
     sched_plan plan = {.sequences = s->planned,
                        .n_sequences = s->n_planned,
@@ -342,7 +358,8 @@ void sched_commit(scheduler *s, bool computed) {
         if (q->n_draft > 0) kv_cache_shrink(s->cache, &q->kv, q->n_tokens);
         q->n_scheduled = q->n_draft = 0;
         bool prompt_done = before < q->n_prompt && q->n_computed >= q->n_prompt;
-        kv_cache_commit(s->cache, &q->kv, q->tokens, q->n_computed, prompt_done);
+        if (prompt_done || s->windows || kv_seq_fills(&q->kv, s->params.block_size, q->n_computed))
+            kv_cache_commit(s->cache, &q->kv, q->tokens, q->n_computed, prompt_done);
     }
     s->n_planned = 0;
 }

@@ -96,9 +96,9 @@ typedef struct {
 
 sched_prefix_stats sched_get_prefix_stats(const scheduler *s);
 
-/* In the last plan's step: room in the blocks that running sequences hold, in tokens, of all groups
- * together (static batches: what is reserved for them), and the tokens in it. What several
- * sequences share counts for each. */
+/* Room in the blocks that running sequences hold, in tokens, of all groups together (static
+ * batches: what is reserved for them), and the tokens in it, with those of a step that is planned.
+ * What several sequences share counts for each. */
 typedef struct {
     uint64_t reserved, used;
 } sched_cache_use;

@@ -63,6 +63,10 @@ ridge_status sequence_init(sequence *s, const int32_t *prompt, uint32_t n_prompt
                            ridge_error *err) RIDGE_CHECKED;
 void sequence_deinit(sequence *s); /* its blocks must be released; a zeroed one is allowed */
 void sequence_append(sequence *s, int32_t token);
+static inline void sequence_accept(sequence *s) { /* the same of a token that lies there already */
+    ridge_assert(s->n_tokens < s->max_tokens);
+    s->n_tokens++;
+}
 /* Does this step compute the last of its tokens, so that its logits say the next? */
 static inline bool sequence_catches_up(const sequence *s) {
     return s->n_computed + s->n_scheduled >= s->n_tokens;
