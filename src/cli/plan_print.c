@@ -217,6 +217,7 @@ static void head_text(buf *b, const plan_report *r) {
     buf_printf(b, "  parameters      %s", amount(t[0], x->parameters, ""));
     if (x->active_parameters < x->parameters)
         buf_printf(b, ", %s of them active for a token", amount(t[0], x->active_parameters, ""));
+    if (x->config.text_part) buf_puts(b, " (for text; what takes images is left out)");
     buf_printf(b, "\n  weights         %s of %s\n", amount(t[0], x->deployed_bytes, "B"),
                amount(t[1], x->memory_bytes, "B"));
     buf_printf(b, "  cache           %.0f bytes per token; %.0f tokens fit", x->kv_bytes_per_token,

@@ -108,6 +108,8 @@ typedef struct {
     model_moe moe;
     model_latent latent;
     model_published published; /* of a config.json; files say it of each tensor */
+    char published_as[32];     /* its name for that; "": none */
+    bool text_part;            /* of a model that takes images, too, whose parts are left out */
     model_split split;         /* what it is a part of */
 } model_config;
 

@@ -121,6 +121,7 @@ static void read_published(reader *r, const json_t *root, model_config *c) {
         c->published = MODEL_PUBLISHED_MXFP4;
     else
         c->published = MODEL_PUBLISHED_OTHER;
+    if (method != NULL) snprintf(c->published_as, sizeof c->published_as, "%s", method);
 }
 
 /* Families --------------------------------------------------------------------------------------
@@ -138,6 +139,7 @@ static void read_mistral(reader *r, model_config *c) {
 
 static void read_qwen2(reader *r, model_config *c) {
     c->qkv_bias = true;
+    c->out_bias = false;
     if (!boolean_or(r, "use_sliding_window", false)) return;
     if (find(r, "layer_types") == NULL && find(r, "sliding_window") != NULL)
         fail(r, RIDGE_EUNSUPPORTED, "use_sliding_window", "windows of some layers of qwen2");
@@ -146,7 +148,7 @@ static void read_qwen2(reader *r, model_config *c) {
 
 static void read_qwen3(reader *r, model_config *c) {
     read_qwen2(r, c);
-    c->qkv_bias = boolean_or(r, "attention_bias", false);
+    c->qkv_bias = c->out_bias = boolean_or(r, "attention_bias", false);
     c->qk_norm = true;
 }
 
@@ -303,13 +305,28 @@ static void read_heads(reader *r, model_config *c) {
         fail(r, RIDGE_EFORMAT, "head_dim", "must be even: pairs of columns rotate");
 }
 
+/* What positions stretched by YaRN (arXiv 2309.00071) reach, where that is more than the file says:
+ * Qwen2.5's keep 32,768 beside a factor of 4. */
+static void read_context(reader *r, model_config *c) {
+    c->n_context = u32_or(r, "max_position_embeddings", 1, MODEL_MAX_CONTEXT, 131072);
+    reader scaling = {.object = find(r, "rope_scaling"), .err = r->err, .status = r->status};
+    const json_t *type = find(&scaling, "rope_type");
+    if (type == NULL) type = find(&scaling, "type");
+    if (json_string_value(type) == NULL || strcmp(json_string_value(type), "yarn") != 0) return;
+    uint32_t from =
+        u32_or(&scaling, "original_max_position_embeddings", 1, MODEL_MAX_CONTEXT, c->n_context);
+    double reach = from * (double)number_or(&scaling, "factor", 1, MODEL_MAX_CONTEXT / from, 1);
+    if (reach > c->n_context) c->n_context = (uint32_t)reach;
+    r->status = scaling.status;
+}
+
 static void read_shape(reader *r, model_config *c) {
     c->n_layers = u32(r, "num_hidden_layers", 1, MODEL_MAX_LAYERS);
     c->n_embd = u32(r, "hidden_size", 1, MODEL_MAX_WIDTH);
     c->n_ff = u32(r, "intermediate_size", 1, MODEL_MAX_WIDTH);
     c->n_vocab = c->arch == ARCH_GEMMA3 ? u32_or(r, "vocab_size", 1, MODEL_MAX_VOCAB, 262208)
                                         : u32(r, "vocab_size", 1, MODEL_MAX_VOCAB);
-    c->n_context = u32_or(r, "max_position_embeddings", 1, MODEL_MAX_CONTEXT, 131072);
+    read_context(r, c);
     c->norm_eps = number_or(r, "rms_norm_eps", 0, 1, 1e-6);
     read_heads(r, c);
     if (r->status != RIDGE_OK) return;
@@ -326,6 +343,7 @@ static ridge_status read_root(model_config *out, const json_t *root, ridge_error
     reader r = {.object = root, .err = err};
     const json_t *text = json_object_get(root, "text_config"); /* of models with images */
     if (json_is_object(text)) r.object = text;
+    c.text_part = r.object != root;
     const family *f = find_family(&r);
     if (f == NULL) return r.status;
     c.arch = f->arch;

@@ -48,10 +48,11 @@ ridge_status plan_dtype_published(plan_dtype *out, bool *file, const char *name,
     RIDGE_TRY(plan_model_config(&c, file, name, err));
     if (*file) return RIDGE_OK;
     if (c.published == MODEL_PUBLISHED_OTHER)
-        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED,
-                          "%.80s: quantization_config: known are fp8 and mxfp4; for others "
-                          "--dtype or --weight-bits says it",
-                          name);
+        return RIDGE_FAIL(
+            err, RIDGE_EUNSUPPORTED,
+            "%.80s: quantization_config.quant_method '%s' is not known; known are fp8 "
+            "and mxfp4, of others --dtype or --weight-bits says the bits",
+            name, c.published_as);
     *out = published[c.published];
     return RIDGE_OK;
 }

@@ -35,9 +35,40 @@ static void test_llama(void **state) {
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 32);
     assert_true(c.tied && c.qkv_bias && c.out_bias);
-    c = read_ok("{\"model_type\": \"qwen2\", " LLAMA ", \"sliding_window\": 32}");
+    c = read_ok("{\"model_type\": \"qwen2\", " LLAMA ", \"sliding_window\": 32, "
+                "\"attention_bias\": true}"); /* its class has biases of its own in any case */
     assert_true(c.qkv_bias && !c.out_bias);
     assert_int_equal(c.window, 0); /* use_sliding_window is false unless said */
+}
+
+/* Qwen2.5-7B-Instruct's README: 131,072 tokens with the YaRN that it says to add; DeepSeek-V3 and
+ * Llama 3.1 have the whole context beside what stretches it. */
+static void test_contexts(void **state) {
+    (void)state;
+    static const struct {
+        const char *members;
+        uint32_t context;
+    } cases[] = {
+        {"", 131072},
+        {", \"max_position_embeddings\": 32768, \"rope_scaling\": {\"factor\": 4.0, "
+         "\"original_max_position_embeddings\": 32768, \"type\": \"yarn\"}",
+         131072},
+        {", \"max_position_embeddings\": 32768, \"rope_scaling\": {\"rope_type\": \"yarn\", "
+         "\"factor\": 4}",
+         131072},
+        {", \"max_position_embeddings\": 163840, \"rope_scaling\": {\"factor\": 40, "
+         "\"original_max_position_embeddings\": 4096, \"type\": \"yarn\"}",
+         163840},
+        {", \"max_position_embeddings\": 131072, \"rope_scaling\": {\"factor\": 8.0, "
+         "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+         131072},
+        {", \"max_position_embeddings\": 4096, \"rope_scaling\": null", 4096},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512];
+        snprintf(json, sizeof json, "{\"model_type\": \"llama\", " LLAMA "%s}", cases[i].members);
+        assert_int_equal(read_ok(json).n_context, cases[i].context);
+    }
 }
 
 /* layers with a window, as letters: f is full */
@@ -83,6 +114,7 @@ static void test_text_of_a_model_with_images(void **state) {
                 "\"intermediate_size\": 10240, \"model_type\": \"gemma3_text\", "
                 "\"num_hidden_layers\": 34, \"sliding_window\": 1024}}");
     assert_int_equal(c.n_vocab, 262208);
+    assert_true(c.text_part && !read_ok("{\"model_type\": \"llama\", " LLAMA "}").text_part);
     assert_int_equal(c.n_heads, 8);
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.head_dim, 256);
@@ -207,6 +239,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_contexts),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_text_of_a_model_with_images),
