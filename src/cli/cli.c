@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -175,6 +176,23 @@ int cli_fail(const ridge_error *err) {
     else
         fprintf(stderr, "ridge: %s\n", text);
     return CLI_FAILED;
+}
+
+int cli_refuse(const ridge_error *err) {
+    cli_fail(err);
+    bool refused = err->code == RIDGE_EINVAL || err->code == RIDGE_ENOTFOUND;
+    return refused ? CLI_USAGE : CLI_FAILED;
+}
+
+ridge_status cli_check_output(const char *path, ridge_error *err) {
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return RIDGE_OK; /* as /dev/null */
+    int fd = open(path, O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
+    if (fd < 0) return error_set_errno(err, RIDGE_EIO, "cannot write '%s'", path);
+    close(fd);
+    if (!exists) unlink(path);
+    return RIDGE_OK;
 }
 
 const char *cli_env(const char *name) {

@@ -55,6 +55,12 @@ ridge_status cli_real(double *out, const char *flag, double value, double least,
 
 /* "ridge: where: text" on stderr; returns CLI_FAILED. */
 int cli_fail(const ridge_error *err);
+/* The same of a command all of whose input is its command line and the files that are named there:
+ * CLI_USAGE where that is at fault (RIDGE_EINVAL, RIDGE_ENOTFOUND). */
+int cli_refuse(const ridge_error *err);
+
+/* Could a file be written there? Asked before minutes of work; leaves nothing behind. */
+ridge_status cli_check_output(const char *path, ridge_error *err) RIDGE_CHECKED;
 
 /* MODEL to a path: a file as it is; else a short name in the model cache. Owned (mem_free). */
 ridge_status cli_model_path(char **out, const char *model, ridge_error *err) RIDGE_CHECKED;

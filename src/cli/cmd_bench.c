@@ -365,18 +365,6 @@ static void print_table(engine *e, const bench_args *a, const machine_peaks *pea
     mem_free(machine);
 }
 
-/* Before minutes of measuring. */
-static ridge_status check_writable(const char *path, ridge_error *err) {
-    FILE *f = fopen(path, "ae");
-    if (f != NULL) {
-        fclose(f);
-        return RIDGE_OK;
-    }
-    error_set_errno(err, RIDGE_EIO, "cannot write");
-    error_where(err, path);
-    return RIDGE_EIO;
-}
-
 static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
                               const machine_peaks *peaks, const bench_result *results, size_t n,
                               ridge_error *err) {
@@ -431,7 +419,7 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
     if (status == RIDGE_OK) status = check_fits(e, a, err);
-    if (status == RIDGE_OK && a->svg != NULL) status = check_writable(a->svg, err);
+    if (status == RIDGE_OK && a->svg != NULL) status = cli_check_output(a->svg, err);
     if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
                                                  engine_weight_bytes(e), true))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");

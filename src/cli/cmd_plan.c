@@ -24,8 +24,9 @@
 typedef struct {
     const char *model, *gpu, *dtype, *kv_cache_dtype, *profile, *plot;
     uint64_t batch, context, prompt, tensor, pipeline, experts, redundant, node, memory;
-    double weight_bits, peak_flops, bandwidth; /* NAN: not given */
-    double slo_tpot_ms, price_per_hour;        /* 0: not given */
+    double weight_bits, peak_flops, bandwidth, link_bandwidth,
+        network_bandwidth;              /* NAN: not given */
+    double slo_tpot_ms, price_per_hour; /* 0: not given */
     cli_list what_if;
     bool json, explain, models, gpus;
 } plan_args;
@@ -41,7 +42,9 @@ static const plan_args defaults = {.dtype = "auto",
                                    .memory = NOT_GIVEN,
                                    .weight_bits = NAN,
                                    .peak_flops = NAN,
-                                   .bandwidth = NAN};
+                                   .bandwidth = NAN,
+                                   .link_bandwidth = NAN,
+                                   .network_bandwidth = NAN};
 
 /* cli_parse over a: all arguments, or one that is given as --what-if. */
 static int parse(plan_args *a, int argc, char **argv, int *n_args) {
@@ -67,6 +70,9 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "--calibrate"},
         {"peak-flops", CLI_DOUBLE, &a->peak_flops, "FLOP/s of the GPU, in place of the table's"},
         {"bandwidth", CLI_DOUBLE, &a->bandwidth, "bytes/s of its memory, in place of the table's"},
+        {"link-bandwidth", CLI_DOUBLE, &a->link_bandwidth,
+         "bytes/s from it to others of its node, in place of the table's"},
+        {"network-bandwidth", CLI_DOUBLE, &a->network_bandwidth, "likewise to other nodes"},
         {"memory", CLI_BYTES, &a->memory, "of the GPU, in place of the table's"},
         {"slo-tpot", CLI_DOUBLE, &a->slo_tpot_ms, "target per token in ms: the largest batch"},
         {"price-per-hour", CLI_DOUBLE, &a->price_per_hour, "of one GPU: cost of tokens"},
@@ -96,6 +102,10 @@ static ridge_status gpu_of(const plan_args *a, plan_params *p, ridge_error *err)
     RIDGE_TRY(hardware_open(gpu, &p->profile, a->gpu, err));
     if (a->profile != NULL) RIDGE_TRY(efficiency_find(&p->profile, a->profile, err));
     RIDGE_TRY(amount_of("bandwidth", a->bandwidth, 1e6, 1e18, &gpu->bytes_per_s, err));
+    RIDGE_TRY(
+        amount_of("link-bandwidth", a->link_bandwidth, 1e6, 1e18, &gpu->link_bytes_per_s, err));
+    RIDGE_TRY(amount_of("network-bandwidth", a->network_bandwidth, 1e6, 1e18,
+                        &gpu->network_bytes_per_s, err));
     RIDGE_TRY(amount_of("memory", memory, 1e6, 1e18, &gpu->memory_bytes, err));
     RIDGE_TRY(amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[precision], err));
     return amount_of("peak-flops", a->peak_flops, 1e6, 1e21, &gpu->peaks[PEAK_16], err);
@@ -182,12 +192,6 @@ static int change(const plan_args *a, char *text, plan_args *out) {
     return status == CLI_OK && n_args == 0 ? CLI_OK : CLI_USAGE;
 }
 
-static int usage_error(const ridge_error *err) {
-    cli_fail(err);
-    bool usage = err->code == RIDGE_EINVAL || err->code == RIDGE_ENOTFOUND;
-    return usage ? CLI_USAGE : CLI_FAILED;
-}
-
 /* text: what to change, as an option. */
 static int print_change(const plan_args *a, char *text, const plan_report *from, buf *out) {
     plan_args changed;
@@ -196,11 +200,11 @@ static int print_change(const plan_args *a, char *text, const plan_report *from,
     const char *what = text + strlen("--");
     if (*what == '=' || strchr(what, '=') == NULL) {
         error_set(&err, RIDGE_EINVAL, "--what-if: expected OPTION=VALUE, found '%s'", what);
-        return usage_error(&err);
+        return cli_refuse(&err);
     }
     int status = change(a, text, &changed);
     if (status != CLI_OK) return status;
-    if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return usage_error(&err);
+    if (make(&changed, &to, &misfit, &err) != RIDGE_OK) return cli_refuse(&err);
     if (a->json)
         plan_print_change_json(out, what, &to);
     else
@@ -226,7 +230,7 @@ static int print_changes(const plan_args *a, const plan_report *from, buf *out) 
 static int print_plan(const plan_args *a, buf *out) {
     plan_report r;
     ridge_error err = {0}, misfit = {0};
-    if (make(a, &r, &misfit, &err) != RIDGE_OK) return usage_error(&err);
+    if (make(a, &r, &misfit, &err) != RIDGE_OK) return cli_refuse(&err);
     (a->json ? plan_print_json : plan_print_text)(out, &r);
     if (a->explain) (a->json ? plan_explain_json : plan_explain_text)(out, &r);
     int status = print_changes(a, &r, out);
@@ -236,6 +240,11 @@ static int print_plan(const plan_args *a, buf *out) {
     fputs(out->data, stdout);
     /* It is what was asked for, so no failure. */
     if (r.misfit != NULL) log_printf(cli_log(), LOG_WARN, "it does not fit: %s", r.misfit);
+    uint32_t context = r.params.context > r.params.prompt ? r.params.context : r.params.prompt;
+    if (context > r.result.config.n_context)
+        log_printf(cli_log(), LOG_WARN,
+                   "a context of %u is more than the %u that the model was made for", context,
+                   r.result.config.n_context);
     return CLI_OK;
 }
 

@@ -67,6 +67,7 @@ static ridge_status calibrate(calibration *c, const calibrate_args *a, ridge_err
     if (!(a->seconds >= 0 && a->seconds <= 1e5))
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--seconds: expected 0 to 100000, found %g",
                           a->seconds);
+    if (a->output != NULL) RIDGE_TRY(plan_profile_check(a->output, err));
     RIDGE_TRY(open_all(c, a, err));
     if (!machine_peaks_get(&c->peaks, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu),
                            file_bytes(c->path), true))
@@ -147,11 +148,6 @@ static int print_json(const calibration *c) {
     return status;
 }
 
-static int fail(const ridge_error *err) {
-    int status = cli_fail(err);
-    return err->code == RIDGE_EINVAL ? CLI_USAGE : status;
-}
-
 int cmd_plan_calibrate(int argc, char **argv) {
     calibrate_args a = {.engine = engine_args_default(), .seconds = 60};
     const cli_option options[] = {
@@ -173,7 +169,7 @@ int cmd_plan_calibrate(int argc, char **argv) {
     ridge_error err = {0};
     if (c == NULL) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
     if (calibrate(c, &a, &err) != RIDGE_OK)
-        status = fail(&err);
+        status = cli_refuse(&err);
     else if (a.json)
         status = print_json(c);
     else

@@ -23,7 +23,7 @@ static ridge_status find_gpu(fit_params *out, const char *name, ridge_error *err
     RIDGE_TRY(hardware_find(&h, name, err));
     *out = (fit_params){.peaks = {.flops_per_s = hardware_flops(&h, PEAK_16),
                                   .bytes_per_s = h.bytes_per_s,
-                                  .link_bytes_per_s = h.link_bytes_per_s},
+                                  .link_bytes_per_s = hardware_link(&h)},
                         .network_bytes_per_s = h.network_bytes_per_s};
     return RIDGE_OK;
 }
@@ -70,6 +70,13 @@ static ridge_status open_all(measured *m, char **paths, int n, const char *gpu, 
         else
             RIDGE_TRY(measured_open(m, paths[i], err));
     }
+    return RIDGE_OK;
+}
+
+ridge_status plan_profile_check(const char *path, ridge_error *err) {
+    newfile file = {0};
+    RIDGE_TRY(newfile_open(&file, path, 0666, err));
+    newfile_abandon(&file);
     return RIDGE_OK;
 }
 
@@ -164,6 +171,7 @@ static ridge_status fit(efficiency_profile *profile, fit_report *report, const f
     fit_params params;
     efficiency_profile base;
     measured m = {0};
+    if (a->output != NULL) RIDGE_TRY(plan_profile_check(a->output, err));
     RIDGE_TRY(find_gpu(&params, a->gpu, err));
     if (a->base != NULL) {
         RIDGE_TRY(efficiency_find(&base, a->base, err));
@@ -204,7 +212,7 @@ int cmd_plan_fit(int argc, char **argv) {
     ridge_error err = {0};
     efficiency_profile profile;
     fit_report report;
-    if (fit(&profile, &report, &a, argv, n, &err) != RIDGE_OK) return cli_fail(&err);
+    if (fit(&profile, &report, &a, argv, n, &err) != RIDGE_OK) return cli_refuse(&err);
     if (a.json)
         status = print_json(&report, &a);
     else

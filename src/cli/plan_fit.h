@@ -7,7 +7,8 @@
 
 int cmd_plan_fit(int argc, char **argv);
 
-/* A profile as a file. */
+/* A profile as a file; and whether one could be written there, before it is made. */
+ridge_status plan_profile_check(const char *path, ridge_error *err) RIDGE_CHECKED;
 ridge_status plan_profile_save(const efficiency_profile *profile, const char *path,
                                ridge_error *err) RIDGE_CHECKED;
 

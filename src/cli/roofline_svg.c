@@ -439,17 +439,8 @@ void roofline_svg(buf *out, const roofline *r) {
 
 ridge_status roofline_svg_write(const char *path, const roofline *r, ridge_error *err) {
     buf b = {0};
-    ridge_status status = RIDGE_OK;
     roofline_svg(&b, r);
-    if (b.failed) {
-        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the picture");
-    } else {
-        FILE *f = fopen(path, "we");
-        bool written = f != NULL && fwrite(b.data, 1, b.len, f) == b.len;
-        if (f != NULL && fclose(f) != 0) written = false;
-        if (!written) status = error_set_errno(err, RIDGE_EIO, "cannot write the picture");
-    }
-    if (status != RIDGE_OK) error_where(err, path);
+    ridge_status status = svg_write(&b, path, err);
     buf_free(&b);
     return status;
 }

@@ -178,10 +178,25 @@ static void inherit(efficiency_profile *p, const bool *fitted) {
     }
 }
 
+/* Of a link whose peak is not known nobody can say what fraction it reaches. */
+static ridge_status check_links(const measured *m, const fit_params *p, ridge_error *err) {
+    for (size_t i = 0; i < m->n; i++) {
+        const measured_sample *s = &m->samples[i];
+        bool network = s->kind == MEASURED_SEND_NETWORK;
+        double peak = network ? p->network_bytes_per_s : p->peaks.link_bytes_per_s;
+        if (is_link(s->ops[0].kind) && peak == 0)
+            return RIDGE_FAIL(
+                err, RIDGE_EINVAL, "%s: times of %s, but the %s of that GPU is not known",
+                m->files[s->file], measured_kind_name(s->kind), network ? "network" : "link");
+    }
+    return RIDGE_OK;
+}
+
 ridge_status fit_profile(efficiency_profile *out, const measured *m, const fit_params *p,
                          ridge_error *err) {
     efficiency_profile fitted = p->base != NULL ? *p->base : efficiency_ideal();
     bool done[EFFICIENCY_N_KINDS] = {false}, any = false;
+    RIDGE_TRY(check_links(m, p, err));
     kind_fit *f = mem_alloc(sizeof *f);
     if (f == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "fit");
     fitted.activations = 1;

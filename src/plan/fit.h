@@ -16,7 +16,8 @@ typedef struct {
     const efficiency_profile *base; /* NULL: ideal */
 } fit_params;
 
-/* *out gets its numbers; name and made are the caller's. RIDGE_EINVAL: nothing to fit on. */
+/* *out gets its numbers; name and made are the caller's. RIDGE_EINVAL: nothing to fit on, or
+ * times of a link whose peak is not known. */
 ridge_status fit_profile(efficiency_profile *out, const measured *m, const fit_params *p,
                          ridge_error *err) RIDGE_CHECKED;
 

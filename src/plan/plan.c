@@ -53,8 +53,27 @@ void plan_close(plan *p) {
 static efficiency_peaks peaks_of(const hardware *gpu, hardware_peak precision) {
     return (efficiency_peaks){.flops_per_s = hardware_flops(gpu, precision),
                               .bytes_per_s = gpu->bytes_per_s,
-                              .link_bytes_per_s = gpu->link_bytes_per_s > 0 ? gpu->link_bytes_per_s
-                                                                            : gpu->bus_bytes_per_s};
+                              .link_bytes_per_s = hardware_link(gpu)};
+}
+
+ridge_status plan_check_links(const hardware *gpu, const model_split *split, uint32_t n_node,
+                              ridge_error *err) {
+    double n = plan_n_gpus(split);
+    if (n > 1 && n_node != 1 && hardware_link(gpu) == 0)
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "%.0f GPUs: how fast those of '%s' reach each other is not known: "
+            "--link-bandwidth BYTES/s (in the file of a machine \"link_bytes_per_s\"), "
+            "or --gpus-per-node 1 if they have a network only",
+            n, gpu->name);
+    if (n_node > 0 && n > n_node && gpu->network_bytes_per_s == 0)
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "%.0f GPUs, %u to a node: how fast those of '%s' reach other nodes is not "
+            "known: --network-bandwidth BYTES/s (in the file of a machine "
+            "\"network_bytes_per_s\"), or more --gpus-per-node",
+            n, n_node, gpu->name);
+    return RIDGE_OK;
 }
 
 count_params plan_counting(const hardware *gpu, const plan_dtype *dtype,
@@ -119,6 +138,7 @@ static ridge_status open_cache(plan *p, ridge_error *err) {
 
 static ridge_status open_all(plan *p, const char *name, ridge_error *err) {
     const model_split *split = &p->params.split;
+    RIDGE_TRY(plan_check_links(&p->params.gpu, split, p->params.n_node, err));
     RIDGE_TRY(open_whole(p, name, err));
     if (plan_n_gpus(split) > 1 || split->n_redundant > 0) RIDGE_TRY(open_part(p, err));
     RIDGE_TRY(open_cache(p, err));

@@ -40,6 +40,11 @@ plan_params plan_params_default(void);
 count_params plan_counting(const hardware *gpu, const plan_dtype *dtype,
                            const efficiency_profile *profile, uint32_t n_node);
 
+/* What its GPUs tell each other takes time that must be known. RIDGE_EINVAL: how fast their links
+ * are is not, or, of more than a node, the network; the message says how to tell. */
+ridge_status plan_check_links(const hardware *gpu, const model_split *split, uint32_t n_node,
+                              ridge_error *err) RIDGE_CHECKED;
+
 /* A step, or a prompt; of both counts. The textbook's is of all GPUs that work on it at once, the
  * counted one of one of them. */
 typedef struct {

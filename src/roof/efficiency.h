@@ -77,6 +77,7 @@ typedef struct {
     char title[64];
     double flops_per_s, bytes_per_s; /* its peaks, of which the numbers are fractions */
     double memory_bytes;
+    double link_bytes_per_s, network_bytes_per_s; /* hardware.h's; 0: unknown */
 } efficiency_machine;
 
 typedef struct {

@@ -8,6 +8,9 @@
  * profile of a machine that is in no table has that machine's peaks:
  *
  *     "machine": {"title": "...", "flops_per_s": 5e+11, "bytes_per_s": 2e+10, "memory_bytes": 1e10}
+ *
+ * and, where somebody has added them, "link_bytes_per_s" and "network_bytes_per_s", from one of its
+ * kind to another.
  */
 #include <jansson.h>
 #include <math.h>
@@ -134,10 +137,13 @@ static ridge_status read_kinds(efficiency_profile *p, json_t *kinds, ridge_error
 static const struct {
     const char *name;
     size_t offset;
+    bool optional;
 } machine_fields[] = {
-    {"flops_per_s", offsetof(efficiency_machine, flops_per_s)},
-    {"bytes_per_s", offsetof(efficiency_machine, bytes_per_s)},
-    {"memory_bytes", offsetof(efficiency_machine, memory_bytes)},
+    {"flops_per_s", offsetof(efficiency_machine, flops_per_s), false},
+    {"bytes_per_s", offsetof(efficiency_machine, bytes_per_s), false},
+    {"memory_bytes", offsetof(efficiency_machine, memory_bytes), false},
+    {"link_bytes_per_s", offsetof(efficiency_machine, link_bytes_per_s), true},
+    {"network_bytes_per_s", offsetof(efficiency_machine, network_bytes_per_s), true},
 };
 #define N_MACHINE_FIELDS (sizeof machine_fields / sizeof *machine_fields)
 
@@ -148,18 +154,21 @@ static double *machine_field(efficiency_machine *m, size_t i) {
 static ridge_status read_machine(efficiency_machine *m, const json_t *object, ridge_error *err) {
     if (!json_is_object(object))
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "\"machine\": expected an object");
+    size_t n_known = 1;
     RIDGE_TRY(read_text(m->title, sizeof m->title, object, "title", err));
     for (size_t i = 0; i < N_MACHINE_FIELDS; i++) {
         char path[40];
+        const json_t *value = json_object_get(object, machine_fields[i].name);
+        if (value == NULL && machine_fields[i].optional) continue;
+        n_known++;
         snprintf(path, sizeof path, "machine.%s", machine_fields[i].name);
-        RIDGE_TRY(read_number(machine_field(m, i), json_object_get(object, machine_fields[i].name),
-                              path, 1e6, 1e21, err));
+        RIDGE_TRY(read_number(machine_field(m, i), value, path, 1e6, 1e21, err));
     }
-    return json_object_size(object) == 1 + N_MACHINE_FIELDS
+    return json_object_size(object) == n_known
                ? RIDGE_OK
                : RIDGE_FAIL(err, RIDGE_EFORMAT,
-                            "machine: unknown fields: expected title, flops_per_s, bytes_per_s "
-                            "and memory_bytes");
+                            "machine: unknown fields: expected title, flops_per_s, bytes_per_s, "
+                            "memory_bytes and perhaps link_bytes_per_s and network_bytes_per_s");
 }
 
 static ridge_status read_profile(efficiency_profile *p, const json_t *root, ridge_error *err) {
@@ -229,6 +238,7 @@ static void write_machine(buf *b, efficiency_machine m) {
     buf_puts(b, ",\n \"machine\": {\"title\": ");
     buf_json_string(b, m.title, strlen(m.title));
     for (size_t i = 0; i < N_MACHINE_FIELDS; i++) {
+        if (machine_fields[i].optional && *machine_field(&m, i) == 0) continue;
         buf_printf(b, ", \"%s\": ", machine_fields[i].name);
         buf_json_double(b, *machine_field(&m, i));
     }

@@ -274,6 +274,8 @@ ridge_status hardware_open(hardware *out, efficiency_profile *profile, const cha
                           name);
     hardware h = {.bytes_per_s = m->bytes_per_s,
                   .memory_bytes = m->memory_bytes,
+                  .link_bytes_per_s = m->link_bytes_per_s,
+                  .network_bytes_per_s = m->network_bytes_per_s,
                   .source = "measured by ridge plan --calibrate"};
     snprintf(h.name, sizeof h.name, "%s", p.name);
     snprintf(h.title, sizeof h.title, "%s", m->title);
@@ -285,4 +287,8 @@ ridge_status hardware_open(hardware *out, efficiency_profile *profile, const cha
 
 double hardware_flops(const hardware *h, hardware_peak precision) {
     return h->peaks[precision] > 0 ? h->peaks[precision] : h->peaks[PEAK_16];
+}
+
+double hardware_link(const hardware *h) {
+    return h->link_bytes_per_s > 0 ? h->link_bytes_per_s : h->bus_bytes_per_s;
 }

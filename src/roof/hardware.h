@@ -18,7 +18,7 @@ typedef struct {
     double peaks[PEAK_N];     /* operations per second, by precision; 0: it has no unit for that */
     double bytes_per_s, memory_bytes;
     double link_bytes_per_s;    /* to its neighbours: NVLink and their like; 0: over the bus */
-    double bus_bytes_per_s;     /* PCIe */
+    double bus_bytes_per_s;     /* PCIe; 0: unknown */
     double network_bytes_per_s; /* to other machines, as usually built; 0: unknown */
     const char *source;
 } hardware;
@@ -35,5 +35,7 @@ const hardware *hardware_at(size_t i); /* NULL past the last */
 
 /* The peak of a precision; where the device has no unit for it, of 16 bits. */
 double hardware_flops(const hardware *h, hardware_peak precision);
+/* To its neighbours, over the bus where there are no links; 0: unknown. */
+double hardware_link(const hardware *h);
 
 #endif

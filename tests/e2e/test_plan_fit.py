@@ -44,19 +44,19 @@ def test_table(ridge, measurements):
     assert out.splitlines()[-1].split()[:2] == ["send", "16"]
 
 
-@pytest.mark.parametrize("args, error", [
-    (["--gpu", "h101", "x.csv"], "'h101'"),
-    (["--gpu", "h100", "x.csv"], "x.csv"),
-    (["--gpu", "h100", "--test", "tp=2", "DIR"], "'tp=2' holds no measurement out"),
-    (["--gpu", "h100", "--test", "send", "DIR"], "no measurement to fit on"),
-    (["--gpu", "h100", "--base", "h101", "DIR"], "no efficiency profile 'h101'"),
-    (["--gpu", "h100", "DIR/a100-send.csv"], "a100-send.csv:1: expected a header"),
-    (["--gpu", "h100", "--output", "/nowhere/p.json", "DIR"], "/nowhere/p.json"),
-    (["--gpu", "a100-80gb", "tests"], "tests: no file a100*.csv"),
+@pytest.mark.parametrize("args, status, error", [
+    (["--gpu", "h101", "x.csv"], 2, "'h101'"),
+    (["--gpu", "h100", "x.csv"], 2, "x.csv"),
+    (["--gpu", "h100", "--test", "tp=2", "DIR"], 2, "'tp=2' holds no measurement out"),
+    (["--gpu", "h100", "--test", "send", "DIR"], 2, "no measurement to fit on"),
+    (["--gpu", "h100", "--base", "h101", "DIR"], 2, "no efficiency profile 'h101'"),
+    (["--gpu", "h100", "DIR/a100-send.csv"], 1, "a100-send.csv:1: expected a header"),
+    (["--gpu", "h100", "--output", "/nowhere/p.json", "DIR"], 1, "/nowhere/p.json"),
+    (["--gpu", "a100-80gb", "tests"], 2, "tests: no file a100*.csv"),
 ])
-def test_faults(ridge, measurements, args, error):
+def test_faults(ridge, measurements, args, status, error):
     args = [a.replace("DIR", str(measurements)) for a in args]
-    assert error in ridge("plan", "--fit", *args, status=1).stderr.decode()
+    assert error in ridge("plan", "--fit", *args, status=status).stderr.decode()
 
 
 def test_usage(ridge, measurements):
@@ -100,6 +100,46 @@ def test_a_machine_by_its_file(ridge, machine):
     text = ridge.text("plan", *args, "--what-if", "gpu=h100")
     assert "A CPU, 2 threads" in text
     assert re.search(r"TTFT +3\.\d+ s -> +14\.\d ms", text)  # 2 x 6.98e9 x 1,000 and attention's, at 4e12 and 989e12
+
+
+def test_links_of_a_machine(ridge, machine):
+    """--calibrate measures none: that they cost nothing is no answer. In a prompt go over them 65 sums (of the embedding's
+    rows, and two a layer) of 1,000 rows of 4,096 values of 2 bytes, of which each of two ranks sends as much as there is,
+    and half of one row of 128,256 logits."""
+    sent = 65 * 1000 * 4096 * 2 + 128256
+    args = ("--model", "llama-3.1-8b", "--gpu", machine, "--tensor-parallel-size", 2)
+    for command in "plan", "sim":
+        assert "\"link_bytes_per_s\"" in ridge(command, *args, status=2).stderr.decode()
+    free = ridge.json("plan", *args, "--link-bandwidth", 1e18, "--json")["latency"]["ttft_seconds"]
+    given = ridge.json("plan", *args, "--link-bandwidth", 1e9, "--json")["latency"]["ttft_seconds"]
+    assert given - free == pytest.approx(sent / 1e9, rel=1e-6)
+    profile = json.loads(machine.read_text())
+    profile["machine"] |= {"link_bytes_per_s": 1e9, "network_bytes_per_s": 1e8}
+    machine.write_text(json.dumps(profile))
+    assert ridge.json("plan", *args, "--json")["latency"]["ttft_seconds"] == given
+    apart = ridge.json("plan", *args, "--gpus-per-node", 1, "--json")["latency"]["ttft_seconds"]
+    assert apart - free == pytest.approx(sent / 1e8, rel=1e-6)
+    profile["machine"]["link_bytes_per_s"] = 0
+    machine.write_text(json.dumps(profile))
+    assert "machine.link_bytes_per_s: 0, expected" in ridge("plan", *args, status=1).stderr.decode()
+
+
+def test_a_file_that_cannot_be_written_is_known_before(ridge, measurements, tmp_path):
+    (tmp_path / "x.gguf").write_text("no model")
+    for args in (("--calibrate", tmp_path / "x.gguf"), ("--fit", "--gpu", "h100", "no-measurements.csv")):
+        assert "/nowhere/p.json" in ridge("plan", *args, "--output", "/nowhere/p.json", status=1).stderr.decode()
+        assert "is a directory" in ridge("plan", *args, "--output", tmp_path, status=1).stderr.decode()
+
+
+def test_links_without_a_peak_are_not_fitted(ridge, measurements):
+    """Of an L4's network nothing is known; within a node its bus is."""
+    rows = (measurements / "h100-send.csv").read_text()
+    path = measurements / "l4-send.csv"
+    path.write_text(rows)
+    assert ridge.json("plan", "--fit", "--gpu", "l4", path, "--json")["operations"][0]["fitted"]["n"] == len(SIZES)
+    path.write_text(rows.replace(",2,2,", ",2,1,"))
+    said = ridge("plan", "--fit", "--gpu", "l4", path, status=2).stderr.decode()
+    assert "l4-send.csv: times of send to another node, but the network of that GPU is not known" in said
 
 
 def test_a_file_that_is_no_machine(ridge, machine):

@@ -157,7 +157,7 @@ static void a_file_says_the_same(void **state) {
     buf text = {0};
     p.kinds[EFFICIENCY_LINEAR].few_tokens = 8;
     p.kinds[EFFICIENCY_LINEAR].unpack_tokens = 2.5;
-    p.machine = (efficiency_machine){"a \"CPU\", 2 threads", 4.25e11, 2.5e10, 1.6e10};
+    p.machine = (efficiency_machine){"a \"CPU\", 2 threads", 4.25e11, 2.5e10, 1.6e10, 0, 1e9};
     efficiency_write(&text, &p);
     assert_false(text.failed);
     assert_int_equal(efficiency_parse(&q, "some.json", text.data, text.len, &err), RIDGE_OK);
@@ -176,6 +176,7 @@ static void a_file_says_the_same(void **state) {
     assert_true(q.machine.flops_per_s == p.machine.flops_per_s);
     assert_true(q.machine.bytes_per_s == p.machine.bytes_per_s);
     assert_true(q.machine.memory_bytes == p.machine.memory_bytes);
+    assert_true(q.machine.link_bytes_per_s == 0 && q.machine.network_bytes_per_s == 1e9);
     efficiency_op op = linear(77, 333, 4444);
     assert_near(seconds(&q, &op), seconds(&p, &op));
     buf_free(&text);

@@ -104,7 +104,7 @@ static void a_measured_machine_comes_from_its_profile(void **state) {
     assert_int_equal(hardware_open(&h, &p, file, &err), RIDGE_EINVAL);
     assert_non_null(strstr(err.text, "doesn't say of which machine"));
     assert_string_equal(p.name, "untouched");
-    of_a.machine = (efficiency_machine){"A, 2 threads", 4e11, 2e10, 8e9};
+    of_a.machine = (efficiency_machine){"A, 2 threads", 4e11, 2e10, 8e9, 0, 0};
     save(&of_a, file);
     assert_int_equal(hardware_open(&h, &p, file, NULL), RIDGE_OK);
     assert_string_equal(p.name, "a");

@@ -147,7 +147,7 @@ static efficiency_peaks peaks_for(const count_device *d, const dev_op *op, effic
     if (kind == EFFICIENCY_SEND_NETWORK)
         peaks.link_bytes_per_s = network;
     else if (op->kind != DEV_ALL_TO_ALL && n < op->n_ranks && network > 0)
-        peaks.link_bytes_per_s = fmin(peaks.link_bytes_per_s, n * network);
+        peaks.link_bytes_per_s = n > 1 ? fmin(peaks.link_bytes_per_s, n * network) : network;
     return peaks;
 }
 
