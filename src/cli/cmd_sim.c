@@ -30,20 +30,22 @@ static ridge_status set_scheduler(const sim_args *a, sched_params *s, ridge_erro
     return cli_whole(&s->block_size, "block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err);
 }
 
+/* What is not given stays as it is. */
 static ridge_status set_split(const sim_split_args *a, model_split *s, const char *prefix,
-                              uint64_t least, ridge_error *err) {
+                              ridge_error *err) {
     const struct {
         uint32_t *out;
         const char *flag;
         uint64_t value, least, most;
     } parts[] = {
-        {&s->n_tensor, "tensor-parallel-size", a->n_tensor, least, MACHINE_MAX_TENSOR},
-        {&s->n_stages, "pipeline-parallel-size", a->n_stages, least, SIM_MAX_STAGES},
-        {&s->n_expert, "expert-parallel-size", a->n_expert, least, MACHINE_MAX_EXPERT},
+        {&s->n_tensor, "tensor-parallel-size", a->n_tensor, 1, MACHINE_MAX_TENSOR},
+        {&s->n_stages, "pipeline-parallel-size", a->n_stages, 1, SIM_MAX_STAGES},
+        {&s->n_expert, "expert-parallel-size", a->n_expert, 1, MACHINE_MAX_EXPERT},
         {&s->n_redundant, "num-redundant-experts", a->n_redundant, 0, MODEL_MAX_EXPERTS},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char flag[64];
+        if (parts[i].value == SIM_NOT_GIVEN) continue;
         snprintf(flag, sizeof flag, "%s%s", prefix, parts[i].flag);
         RIDGE_TRY(
             cli_whole(parts[i].out, flag, parts[i].value, parts[i].least, parts[i].most, err));
@@ -54,7 +56,8 @@ static ridge_status set_split(const sim_split_args *a, model_split *s, const cha
 static ridge_status set_disaggregation(const sim_args *a, experiment *e, ridge_error *err) {
     const sim_split_args *d = &a->decode;
     if (a->disaggregate == NULL) {
-        bool apart = d->n_tensor + d->n_stages + d->n_expert + d->n_redundant > 0;
+        bool apart = d->n_tensor != SIM_NOT_GIVEN || d->n_stages != SIM_NOT_GIVEN ||
+                     d->n_expert != SIM_NOT_GIVEN || d->n_redundant != SIM_NOT_GIVEN;
         if (!apart || a->compare != NULL) return RIDGE_OK;
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--decode-... is of replicas for answers only: --disaggregate xPyD");
@@ -72,15 +75,16 @@ static ridge_status set_disaggregation(const sim_args *a, experiment *e, ridge_e
 static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *err) {
     sim_params *p = &e->sim;
     RIDGE_TRY(cli_whole(&p->pool.n_replicas, "replicas", a->replicas, 1, MOST_REPLICAS, err));
-    RIDGE_TRY(set_split(&a->split, &e->split, "", 1, err));
-    RIDGE_TRY(set_split(&a->decode, &e->decode_split, "decode-", 0, err));
+    RIDGE_TRY(set_split(&a->split, &e->split, "", err));
+    RIDGE_TRY(set_split(&a->decode, &e->decode_split, "decode-", err));
     RIDGE_TRY(cli_whole(&e->n_node, "gpus-per-node", a->n_node, 1, MODEL_MAX_RANKS, err));
     RIDGE_TRY(cli_real(&e->expert_imbalance, "expert-imbalance", a->expert_imbalance, 1, 1e3, err));
     if (!sim_router_find(a->router, &p->router))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--router: expected round-robin, least-loaded or prefix, found '%s'",
                           a->router);
-    RIDGE_TRY(cli_real(&p->link_bytes_per_s, "link-gbps", a->link_gbps, 1e-6, 1e9, err));
+    if (!isnan(a->link_gbps))
+        RIDGE_TRY(cli_real(&p->link_bytes_per_s, "link-gbps", a->link_gbps, 1e-6, 1e9, err));
     p->link_bytes_per_s *= 1e9 / 8;
     RIDGE_TRY(cli_real(&p->link_latency_s, "link-latency-us", a->link_latency_us, 0, 1e9, err));
     p->link_latency_s /= 1e6;
@@ -94,6 +98,10 @@ static ridge_status check_figures(const sim_args *a, ridge_error *err) {
         RIDGE_TRY(cli_real(&unused, "peak-flops", a->peak_flops, 1e6, 1e21, err));
     if (!isnan(a->bandwidth))
         RIDGE_TRY(cli_real(&unused, "bandwidth", a->bandwidth, 1e6, 1e18, err));
+    if (!isnan(a->link_bandwidth))
+        RIDGE_TRY(cli_real(&unused, "link-bandwidth", a->link_bandwidth, 1e6, 1e18, err));
+    if (!isnan(a->network_bandwidth))
+        RIDGE_TRY(cli_real(&unused, "network-bandwidth", a->network_bandwidth, 1e6, 1e18, err));
     if (a->memory != SIM_NOT_GIVEN)
         RIDGE_TRY(cli_real(&unused, "memory", (double)a->memory, 1e6, 1e18, err));
     return RIDGE_OK;
@@ -139,16 +147,36 @@ static ridge_status set_experiment(sim_args *a, ridge_error *err) {
 
 /* ---- the command ---- */
 
+/* What could have no effect. Of several that are compared, each may have what another has not. */
+static ridge_status check_effects(const sim_args *a, ridge_error *err) {
+    bool one = a->compare == NULL, rate = a->e.traffic.arrivals == TRAFFIC_POISSON;
+    bool max_rate = a->find != NULL && strcmp(a->find, "max-rate") == 0;
+    bool link = !isnan(a->link_gbps) || a->link_latency_us > 0;
+    bool experts = a->e.split.n_expert > 1 || a->e.decode_split.n_expert > 1;
+    const struct {
+        bool idle;
+        const char *why;
+    } rules[] = {
+        {!one && a->find != NULL, "--compare and --find exclude each other"},
+        {one && a->rates != NULL, "--rates goes with --compare"},
+        {a->rates == NULL && a->plot != NULL, "--plot needs several rates: --compare and --rates"},
+        {rate && a->rates != NULL, "--rate and --rates exclude each other"},
+        {rate && max_rate, "--rate and --find max-rate exclude each other"},
+        {a->find == NULL && !isnan(a->goodput_target), "--goodput-target goes with --find"},
+        {one && a->disaggregate == NULL && link, "--link-... is of --disaggregate xPyD"},
+        {one && a->n_drafts == 0 && a->acceptance > 0,
+         "--acceptance needs guesses: --num-speculative-tokens N"},
+        {one && !experts && a->expert_imbalance > 1,
+         "--expert-imbalance is of --expert-parallel-size N"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].idle) return RIDGE_FAIL(err, RIDGE_EINVAL, "%s", rules[i].why);
+    return RIDGE_OK;
+}
+
 static ridge_status run(sim_args *a, ridge_error *err) {
     RIDGE_TRY(set_experiment(a, err));
-    if (a->compare != NULL && a->find != NULL)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--compare and --find exclude each other");
-    if (a->compare == NULL && a->rates != NULL)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rates goes with --compare");
-    if (a->rates == NULL && a->plot != NULL)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--plot needs several rates: --compare and --rates");
-    if (a->rates != NULL && a->e.traffic.arrivals == TRAFFIC_POISSON)
-        return RIDGE_FAIL(err, RIDGE_EINVAL, "--rate and --rates exclude each other");
+    RIDGE_TRY(check_effects(a, err));
     const char *file = a->e.traffic.trace;
     bool again = a->compare != NULL || a->find != NULL;
     if (again && file != NULL && strcmp(file, "-") == 0)
@@ -157,6 +185,7 @@ static ridge_status run(sim_args *a, ridge_error *err) {
                           "file");
     if (a->compare != NULL) return sim_compare(a, err);
     if (a->find == NULL) return sim_once(a, err);
+    if (isnan(a->goodput_target)) a->goodput_target = 0.99;
     RIDGE_TRY(cli_real(&a->goodput_target, "goodput-target", a->goodput_target, 0.001, 1, err));
     if (a->traffic.slo_ttft_ms == 0 && a->traffic.slo_tpot_ms == 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--find needs targets: --slo-ttft MS, --slo-tpot MS");
@@ -177,9 +206,12 @@ int cmd_sim(int argc, char **argv) {
                   .bandwidth = NAN,
                   .weight_bits = NAN,
                   .memory = SIM_NOT_GIVEN,
-                  .link_gbps = 400,
-                  .goodput_target = 0.99,
+                  .link_bandwidth = NAN,
+                  .network_bandwidth = NAN,
+                  .link_gbps = NAN,
+                  .goodput_target = NAN,
                   .split = {.n_tensor = 1, .n_stages = 1, .n_expert = 1},
+                  .decode = {SIM_NOT_GIVEN, SIM_NOT_GIVEN, SIM_NOT_GIVEN, SIM_NOT_GIVEN},
                   .n_node = PLAN_NODE,
                   .expert_imbalance = 1,
                   .replicas = 1,
@@ -216,7 +248,7 @@ int cmd_sim(int argc, char **argv) {
         {"decode-expert-parallel-size", CLI_UINT, &a.decode.n_expert, "likewise"},
         {"decode-num-redundant-experts", CLI_UINT, &a.decode.n_redundant, "likewise"},
         {"link-gbps", CLI_DOUBLE, &a.link_gbps,
-         "between those: of each of the first, in Gbit/s (default: 400)"},
+         "between those: of each of the first, in Gbit/s (default: the GPU's network)"},
         {"link-latency-us", CLI_DOUBLE, &a.link_latency_us, "in microseconds (default: 0)"},
         TRAFFIC_OPTIONS(&a.traffic, "1000", "1024"),
         {"max-num-seqs", CLI_UINT, &a.max_num_seqs, "sequences running at once (default: 256)"},
@@ -254,6 +286,9 @@ int cmd_sim(int argc, char **argv) {
         {"price-per-hour", CLI_STRING, &a.prices, "of a GPU and hour: 2.5, or h100=2.5,l4=0.7"},
         {"peak-flops", CLI_DOUBLE, &a.peak_flops, "FLOP/s in place of the GPU's"},
         {"bandwidth", CLI_DOUBLE, &a.bandwidth, "bytes/s in place of the GPU's"},
+        {"link-bandwidth", CLI_DOUBLE, &a.link_bandwidth,
+         "bytes/s from a GPU to others of its node, in place of the GPU's"},
+        {"network-bandwidth", CLI_DOUBLE, &a.network_bandwidth, "likewise to other nodes"},
         {"memory", CLI_BYTES, &a.memory, "bytes in place of the GPU's"},
         {"json", CLI_FLAG, &a.json, "print one JSON document"},
     };
@@ -269,6 +304,5 @@ int cmd_sim(int argc, char **argv) {
     mem_free(a.path);
     mem_free(a.draft_path);
     if (status == RIDGE_OK) return CLI_OK;
-    cli_fail(&err);
-    return status == RIDGE_EINVAL ? CLI_USAGE : CLI_FAILED;
+    return cli_refuse(&err);
 }

@@ -69,7 +69,8 @@ static void json_goodput(buf *b, const experiment *e, const experiment_result *r
 
 static void json_machine(buf *b, const experiment *e, const experiment_result *r) {
     const sim_result *s = &r->sim;
-    buf_printf(b, ",\"gpus\":%u,\"max_model_len\":%u", r->n_gpus, r->max_model_len);
+    buf_printf(b, ",\"gpus\":%u,\"max_model_len\":%u,\"model_context_len\":%u", r->n_gpus,
+               r->max_model_len, r->model_context);
     buf_json_field(b, "weight_bytes", r->weight_bytes);
     buf_puts(b, ",\"kv\":{");
     buf_json_field(b, "bytes_per_token", r->kv_token_bytes);
@@ -138,6 +139,9 @@ void sim_report_text(const experiment *e, const experiment_result *r, double pri
     if (s->n_refused > 0 || s->n_cut > 0)
         printf("beyond a context of %u: %llu more requests were refused, %llu answers were cut\n",
                r->max_model_len, (unsigned long long)s->n_refused, (unsigned long long)s->n_cut);
+    if (r->max_model_len > r->model_context)
+        printf("a context of %u is more than the %u that the model was made for\n",
+               r->max_model_len, r->model_context);
     printf("KV cache of %llu tokens: %.1f %% held, %.1f %% of that used\n\n",
            (unsigned long long)r->kv_tokens, 100 * s->kv_held, 100 * s->kv_used);
     report_print_heading();

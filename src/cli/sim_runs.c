@@ -44,6 +44,8 @@ ridge_status sim_set_gpu(const sim_args *a, experiment *e, const char *name, siz
     if (a->profile != NULL) RIDGE_TRY(efficiency_find(&e->profile, a->profile, err));
     if (!isnan(a->peak_flops)) e->gpu.peaks[PEAK_16] = e->gpu.peaks[e->dtype.peak] = a->peak_flops;
     if (!isnan(a->bandwidth)) e->gpu.bytes_per_s = a->bandwidth;
+    if (!isnan(a->link_bandwidth)) e->gpu.link_bytes_per_s = a->link_bandwidth;
+    if (!isnan(a->network_bandwidth)) e->gpu.network_bytes_per_s = a->network_bandwidth;
     if (a->memory != SIM_NOT_GIVEN) e->gpu.memory_bytes = (double)a->memory;
     if (!isnan(price_of(a, e))) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL,
@@ -159,6 +161,7 @@ static void name_variant(const char *name, ridge_error *err) {
 static ridge_status compare_all(comparison *c, ridge_error *err) {
     RIDGE_TRY(read_names(c, err));
     RIDGE_TRY(read_rates(c, err));
+    if (c->args->plot != NULL) RIDGE_TRY(cli_check_output(c->args->plot, err));
     if (!c->args->json) sim_report_heading();
     for (size_t r = 0; r < c->n_rates; r++) {
         if (!c->args->json && c->rates[r] > 0) printf("rate %g\n", c->rates[r]);
@@ -204,25 +207,29 @@ ridge_status sim_compare(const sim_args *a, ridge_error *err) {
 }
 
 ridge_status sim_find_max_rate(const sim_args *a, ridge_error *err) {
-    experiment_result r = {0};
-    double rate = 0;
+    experiment_rate found = {0};
+    const experiment_result *r = &found.result;
     buf b = {0};
     bool traced = a->e.traffic.arrivals == TRAFFIC_TRACE;
-    RIDGE_TRY(experiment_max_rate(&rate, &r, &a->e, a->goodput_target, err));
+    RIDGE_TRY(experiment_max_rate(&found, &a->e, a->goodput_target, err));
     if (!a->json) {
-        if (rate > 0)
-            printf("%.4g %s with %.1f %% of them within the targets\n\n", rate,
-                   traced ? "times the trace's speed" : "requests/s", 100 * experiment_goodput(&r));
+        if (found.rate > 0)
+            printf("%s%.4g %s with %.1f %% of %s within the targets\n\n",
+                   found.at_least ? "at least " : "", found.rate,
+                   traced ? "times the trace's speed" : "requests/s", 100 * experiment_goodput(r),
+                   traced ? "its requests" : "them");
         else
-            printf("no rate keeps %.1f %% within the targets\n", 100 * a->goodput_target);
-        if (rate > 0) sim_report_text(&a->e, &r, price_of(a, &a->e));
+            printf("no rate keeps %.1f %% within the targets; at the lowest that was tried:\n\n",
+                   100 * a->goodput_target);
+        sim_report_text(&a->e, r, price_of(a, &a->e));
         return RIDGE_OK;
     }
     json_head(&b, a);
     report_json_member(&b, "find", "max-rate");
-    buf_json_field(&b, traced ? "trace_speed" : "rate", rate);
-    buf_json_field(&b, "rate_per_gpu", rate > 0 ? rate / r.n_gpus : 0);
-    if (rate > 0) sim_report_json(&b, &a->e, &r, price_of(a, &a->e));
+    buf_json_field(&b, traced ? "trace_speed" : "rate", found.rate);
+    buf_printf(&b, ",\"at_least\":%s", found.at_least ? "true" : "false");
+    buf_json_field(&b, "rate_per_gpu", found.rate / r->n_gpus);
+    sim_report_json(&b, &a->e, r, price_of(a, &a->e));
     return finish_json(&b, err);
 }
 

@@ -19,8 +19,9 @@ typedef struct {
     traffic_args traffic;
     const char *model, *gpu, *kv_cache_dtype, *router, *scheduler, *disaggregate, *compare, *find,
         *prices, *dtype, *profile, *draft, *rates, *plot;
-    double peak_flops, bandwidth, weight_bits; /* NAN: not given */
-    double memory_share, expert_imbalance, link_gbps, link_latency_us, goodput_target, acceptance;
+    /* NAN: not given */
+    double peak_flops, bandwidth, link_bandwidth, network_bandwidth, weight_bits, link_gbps;
+    double memory_share, expert_imbalance, link_latency_us, goodput_target, acceptance;
     sim_split_args split, decode;
     uint64_t n_node, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
         replicas, n_drafts;

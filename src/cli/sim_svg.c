@@ -13,7 +13,7 @@ enum { N_COLOURS = 8, LETTER = 7, KEY_SPACE = 36, NAME_CHARS = 40, TITLE_CHARS =
 static const char style[] =
     ".curve{fill:none;stroke-width:2}.s0{stroke:#1c7ed6}.s1{stroke:#e8590c}.s2{stroke:#37a24f}"
     ".s3{stroke:#ae3ec9}.s4{stroke:#b08900}.s5{stroke:#0c8599}.s6{stroke:#e64980}"
-    ".s7{stroke:#748094}";
+    ".s7{stroke:#748094}.again{stroke-dasharray:6 3}";
 
 typedef double (*value_fn)(const sim_point *p);
 
@@ -42,12 +42,32 @@ static double smallest(const sim_curves *c, value_fn value) {
     return isinf(least) ? 1 : least;
 }
 
-/* A dot for each point, joined in the order of rates. What a logarithm has no place for is left
+/* Colours come again, then with dashes and squares in place of dots. */
+static bool comes_again(size_t name) {
+    return name >= N_COLOURS;
+}
+
+static void draw_mark(const svg_panel *p, size_t name, double x, double y) {
+    int colour = (int)(name % N_COLOURS);
+    if (comes_again(name))
+        buf_printf(p->out,
+                   "<rect class=\"curve s%d\" x=\"%.1f\" y=\"%.1f\" width=\"5\" height=\"5\"/>\n",
+                   colour, x - 2.5, y - 2.5);
+    else
+        buf_printf(p->out, "<circle class=\"curve s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n",
+                   colour, x, y);
+}
+
+static void begin_path(buf *b, size_t name) {
+    buf_printf(b, "<path class=\"curve s%d%s\" d=\"", (int)(name % N_COLOURS),
+               comes_again(name) ? " again" : "");
+}
+
+/* A mark for each point, joined in the order of rates. What a logarithm has no place for is left
  * out. */
 static void draw_curve(const svg_panel *p, const sim_curves *c, size_t name, value_fn value) {
     size_t n = 0;
-    int colour = (int)(name % N_COLOURS);
-    buf_printf(p->out, "<path class=\"curve s%d\" d=\"", colour);
+    begin_path(p->out, name);
     for (size_t i = 0; i < c->n_rates; i++) {
         double v = value(&c->points[i * c->n_names + name]);
         if (p->log_y && !(v > 0)) continue;
@@ -57,8 +77,7 @@ static void draw_curve(const svg_panel *p, const sim_curves *c, size_t name, val
     for (size_t i = 0; i < c->n_rates; i++) {
         double v = value(&c->points[i * c->n_names + name]);
         if (p->log_y && !(v > 0)) continue;
-        buf_printf(p->out, "<circle class=\"curve s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n",
-                   colour, svg_x(p, c->rates[i]), svg_y(p, v));
+        draw_mark(p, name, svg_x(p, c->rates[i]), svg_y(p, v));
     }
 }
 
@@ -91,8 +110,8 @@ static int draw_keys(buf *b, const sim_curves *c) {
         }
         double y = KEYS + row * KEY_ROW;
         if (b != NULL) {
-            buf_printf(b, "<path class=\"curve s%d\" d=\"M%.1f %.1fh16\"/>\n", (int)(i % N_COLOURS),
-                       x, y - 4);
+            begin_path(b, i);
+            buf_printf(b, "M%.1f %.1fh16\"/>\n", x, y - 4);
             buf_printf(b, "<text class=\"key\" x=\"%.1f\" y=\"%.1f\">", x + 22, y);
             svg_put_text(b, c->names[i], NAME_CHARS);
             buf_puts(b, "</text>\n");

@@ -26,6 +26,10 @@ static ridge_status set_arrivals(const traffic_args *a, traffic_params *p, ridge
     p->arrivals = rate ? TRAFFIC_POISSON : a->trace != NULL ? TRAFFIC_TRACE : TRAFFIC_AT_ONCE;
     if (rate) p->rate = a->rate;
     p->trace = a->trace;
+    if (a->trace == NULL && a->trace_speed != 1)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--trace-speed is of a --trace");
+    if (a->n_prefixes > 1 && a->prefix_tokens == 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--prefix-groups are of --prefix-tokens N");
     p->trace_speed = a->trace_speed;
     if (a->n_requests == 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--num-prompts: at least one request is needed");

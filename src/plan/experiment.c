@@ -10,6 +10,7 @@
 experiment experiment_default(void) {
     const plan_params defaults = plan_params_default();
     return (experiment){.n_node = defaults.n_node,
+                        .decode_split = {.n_redundant = EXPERIMENT_AS_SPLIT},
                         .expert_imbalance = 1,
                         .profile = defaults.profile,
                         .dtype = defaults.dtype,
@@ -38,6 +39,7 @@ static ridge_status open_machine(machine **out, const experiment *e, const model
                         .memory_bytes = e->gpu.memory_bytes * e->memory_share,
                         .split = *split,
                         .kv_type = e->kv_type};
+    RIDGE_TRY(plan_check_links(&e->gpu, split, e->n_node, err));
     if (e->sim.n_drafts > 0) p.draft = e->draft;
     p.count.expert_imbalance = e->expert_imbalance;
     return machine_open(out, &p, s, err);
@@ -99,7 +101,8 @@ static model_split decode_split(const experiment *e) {
     return (model_split){.n_tensor = own->n_tensor > 0 ? own->n_tensor : all->n_tensor,
                          .n_expert = own->n_expert > 0 ? own->n_expert : all->n_expert,
                          .n_stages = own->n_stages > 0 ? own->n_stages : all->n_stages,
-                         .n_redundant = own->n_redundant > 0 ? own->n_redundant : all->n_redundant};
+                         .n_redundant = own->n_redundant != EXPERIMENT_AS_SPLIT ? own->n_redundant
+                                                                                : all->n_redundant};
 }
 
 static ridge_status simulate(sim_result *out, const experiment *e, const sim_params *p,
@@ -109,6 +112,18 @@ static ridge_status simulate(sim_result *out, const experiment *e, const sim_par
     ridge_status status = sim_run(out, p, from, err);
     traffic_close(from);
     return status;
+}
+
+/* From prompts to answers: over the network of the GPU, unless a link is given. */
+static ridge_status set_link(sim_params *p, const experiment *e, ridge_error *err) {
+    if (p->decode.n_replicas == 0 || p->link_bytes_per_s > 0) return RIDGE_OK;
+    p->link_bytes_per_s = e->gpu.network_bytes_per_s;
+    if (p->link_bytes_per_s > 0) return RIDGE_OK;
+    return RIDGE_FAIL(err, RIDGE_EINVAL,
+                      "how fast keys and values get from one '%s' to another is not known: "
+                      "--link-gbps N (or --network-bandwidth BYTES/s; in the file of a machine "
+                      "\"network_bytes_per_s\")",
+                      e->gpu.name);
 }
 
 static void set_transfers(sim_params *p, const dev_kv_layout *l) {
@@ -125,6 +140,7 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
     const model_split apart = decode_split(e);
     if (p.pace && p.slo_tpot_s <= 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--pace needs a target: --slo-tpot MS");
+    RIDGE_TRY(set_link(&p, e, err));
     RIDGE_TRY(open_pool(&machines[0], &p.pool, e, &e->split, err));
     p.decode.sched = e->sim.pool.sched;
     if (p.decode.n_replicas > 0) {
@@ -137,6 +153,7 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
     *out = (experiment_result){.n_gpus = p.pool.n_replicas * (uint32_t)plan_n_gpus(&e->split) +
                                          p.decode.n_replicas * (uint32_t)plan_n_gpus(&apart),
                                .max_model_len = p.pool.sched.max_model_len,
+                               .model_context = machine_context(machines[0]),
                                .weight_bytes = machine_weight_bytes(machines[0]),
                                .kv_token_bytes = machine_kv_token_bytes(machines[0]),
                                .kv_tokens = machine_kv_tokens(machines[0])};
@@ -151,5 +168,6 @@ ridge_status experiment_run(experiment_result *out, const experiment *e, ridge_e
 }
 
 double experiment_goodput(const experiment_result *r) {
-    return r->sim.n_requests > 0 ? (double)r->sim.n_good / (double)r->sim.n_requests : 0;
+    uint64_t n = r->sim.n_requests + r->sim.n_refused;
+    return n > 0 ? (double)r->sim.n_good / (double)n : 0;
 }

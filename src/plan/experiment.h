@@ -7,6 +7,8 @@
 #include "plan/plan.h"
 #include "plan/sim.h"
 
+#define EXPERIMENT_AS_SPLIT UINT32_MAX /* decode_split.n_redundant: what split has; 0 is none */
+
 /* Strings are borrowed. */
 typedef struct {
     const char *model;
@@ -22,7 +24,8 @@ typedef struct {
     bool file_weights;          /* they are as the model's file has them */
     dev_kv_type kv_type;
     /* Of its pools n_replicas, and the first one's sched (but for what memory and model decide;
-     * max_model_len 0: the model's, or what a cache holds); router, guesses, targets and seed. */
+     * max_model_len 0: the model's, or what a cache holds); router, guesses, targets and seed; the
+     * link (0 bytes a second: the GPU's network). */
     sim_params sim;
     traffic_params traffic;
 } experiment;
@@ -32,7 +35,7 @@ experiment experiment_default(void);
 /* What it came to beside the simulation's result. */
 typedef struct {
     sim_result sim;
-    uint32_t n_gpus, max_model_len;
+    uint32_t n_gpus, max_model_len, model_context; /* the last: that the model was made for */
     double weight_bytes, kv_token_bytes;
     uint64_t kv_tokens; /* that the cache of a replica holds */
 } experiment_result;
@@ -40,7 +43,8 @@ typedef struct {
 /* RIDGE_ETOOLARGE: the model or a request does not fit; the message says what would. */
 ridge_status experiment_run(experiment_result *out, const experiment *e,
                             ridge_error *err) RIDGE_CHECKED;
-double experiment_goodput(const experiment_result *r); /* the share of requests that was good */
+/* The share of requests that was good; one that was refused isn't. */
+double experiment_goodput(const experiment_result *r);
 
 /* Changes parts of it by name, joined by '+':
  *
@@ -62,10 +66,15 @@ const char *experiment_variants(void); /* the list, for messages */
 /* Of Poisson arrivals; of a trace: its speed. */
 void experiment_set_rate(experiment *e, double rate);
 
-/* The highest rate (of a trace: speed) at which at least `target` of the requests are good, to one
- * in a hundred; with *out what comes of it. 0: at no rate. */
-ridge_status experiment_max_rate(double *rate, experiment_result *out, const experiment *e,
-                                 double target, ridge_error *err) RIDGE_CHECKED;
+typedef struct {
+    double rate;              /* of a trace: its speed; 0: none does */
+    bool at_least;            /* none was found that does not */
+    experiment_result result; /* of that rate; of 0: of the lowest that was tried */
+} experiment_rate;
+
+/* The highest rate at which at least `target` of the requests are good, to one in a hundred. */
+ridge_status experiment_max_rate(experiment_rate *out, const experiment *e, double target,
+                                 ridge_error *err) RIDGE_CHECKED;
 
 /* The fewest replicas, up to `most`, with which `target` of them are good. 0: not with that many.
  */

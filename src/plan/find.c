@@ -2,6 +2,8 @@
  * more requests a second can only be worse, and more replicas only better. (Nearly: a rate that is
  * a little higher may by chance be a little better; so the answer is a rate that does, next to one
  * that does not.) */
+#include <math.h>
+
 #include "plan/experiment.h"
 
 #define PRECISION 1.01
@@ -17,40 +19,36 @@ void experiment_set_rate(experiment *e, double rate) {
     e->traffic.rate = rate;
 }
 
-/* *good: at this rate enough are; *out is what came of it then, else untouched. */
-static ridge_status try_rate(bool *good, experiment_result *out, const experiment *e, double rate,
-                             double target, ridge_error *err) {
+/* What lies between the highest rate at which enough are good and the lowest at which they are not.
+ */
+typedef struct {
+    double low, high; /* 0, INFINITY: none is known */
+} rate_bounds;
+
+static ridge_status try_rate(rate_bounds *b, experiment_result *out, const experiment *e,
+                             double rate, double target, ridge_error *err) {
     experiment at = *e;
     experiment_result r;
     experiment_set_rate(&at, rate);
     RIDGE_TRY(experiment_run(&r, &at, err));
-    *good = experiment_goodput(&r) >= target;
-    if (*good) *out = r;
+    bool good = experiment_goodput(&r) >= target;
+    if (good || b->low == 0) *out = r;
+    *(good ? &b->low : &b->high) = rate;
     return RIDGE_OK;
 }
 
-ridge_status experiment_max_rate(double *rate, experiment_result *out, const experiment *e,
-                                 double target, ridge_error *err) {
-    double low = 0, high = 1;
-    bool good = true;
-    while (good && high < MOST_RATE) { /* the first that does not, or none */
-        RIDGE_TRY(try_rate(&good, out, e, high, target, err));
-        if (good) {
-            low = high;
-            high *= 2;
-        }
-    }
-    while (low == 0 && high > LEAST_RATE) {
-        double less = high / 2;
-        RIDGE_TRY(try_rate(&good, out, e, less, target, err));
-        *(good ? &low : &high) = less;
-    }
-    while (low > 0 && high < MOST_RATE && high > low * PRECISION) {
-        double middle = (low + high) / 2;
-        RIDGE_TRY(try_rate(&good, out, e, middle, target, err));
-        *(good ? &low : &high) = middle;
-    }
-    *rate = low;
+ridge_status experiment_max_rate(experiment_rate *out, const experiment *e, double target,
+                                 ridge_error *err) {
+    rate_bounds b = {0, INFINITY};
+    experiment_result *r = &out->result;
+    for (double rate = 1; isinf(b.high) && rate < MOST_RATE; rate *= 2)
+        RIDGE_TRY(try_rate(&b, r, e, rate, target, err));
+    while (b.low == 0 && b.high > LEAST_RATE)
+        RIDGE_TRY(try_rate(&b, r, e, b.high / 2, target, err));
+    while (b.low > 0 && !isinf(b.high) && b.high > b.low * PRECISION)
+        RIDGE_TRY(try_rate(&b, r, e, (b.low + b.high) / 2, target, err));
+    out->rate = b.low;
+    out->at_least = isinf(b.high);
     return RIDGE_OK;
 }
 

@@ -183,6 +183,10 @@ void machine_close(machine *m) {
     mem_free(m);
 }
 
+uint32_t machine_context(const machine *m) {
+    return m->opened.model->config.n_context;
+}
+
 uint64_t machine_kv_tokens(const machine *m) {
     uint32_t most = 0;
     for (uint32_t g = 0; g < m->layout.n_groups; g++)

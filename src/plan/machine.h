@@ -40,6 +40,7 @@ typedef struct {
 ridge_status machine_open(machine **out, const machine_params *p, sched_params *s,
                           ridge_error *err) RIDGE_CHECKED;
 void machine_close(machine *m);               /* NULL allowed */
+uint32_t machine_context(const machine *m);   /* that the model was made for */
 uint64_t machine_kv_tokens(const machine *m); /* that all caches of the replica hold */
 double machine_kv_token_bytes(const machine *m);
 double machine_weight_bytes(const machine *m); /* of all GPUs */

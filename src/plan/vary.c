@@ -11,11 +11,19 @@
 #define DEFAULT_DRAFTS 4
 #define MOST 4096
 
-static bool whole(const char *text, uint32_t most, uint32_t *out) {
+static bool whole_or_none(const char *text, uint32_t most, uint32_t *out) {
     char *end;
-    unsigned long n = text != NULL && *text >= '1' && *text <= '9' ? strtoul(text, &end, 10) : 0;
-    if (n == 0 || n > most || *end != '\0') return false;
+    if (text == NULL || *text < '0' || *text > '9') return false;
+    unsigned long n = strtoul(text, &end, 10);
+    if (n > most || *end != '\0') return false;
     *out = (uint32_t)n;
+    return true;
+}
+
+static bool whole(const char *text, uint32_t most, uint32_t *out) {
+    uint32_t n;
+    if (!whole_or_none(text, most, &n) || n == 0) return false;
+    *out = n;
     return true;
 }
 
@@ -101,10 +109,10 @@ static uint32_t *part_of(model_split *s, const char *name, uint32_t *most) {
 static bool set_split(experiment *e, const char *name, const char *value) {
     static const char decode[] = "decode-";
     bool apart = strncmp(name, decode, sizeof decode - 1) == 0;
-    uint32_t most;
-    uint32_t *part = part_of(apart ? &e->decode_split : &e->split,
-                             apart ? name + sizeof decode - 1 : name, &most);
-    return part != NULL && whole(value, most, part);
+    model_split *split = apart ? &e->decode_split : &e->split;
+    uint32_t most, *part = part_of(split, apart ? name + sizeof decode - 1 : name, &most);
+    if (part == NULL) return false;
+    return (part == &split->n_redundant ? whole_or_none : whole)(value, most, part);
 }
 
 static bool set_router(experiment *e, const char *value) {

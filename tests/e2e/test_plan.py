@@ -184,6 +184,53 @@ def test_experts_in_4_bits_among_others_in_16(ridge):
     assert "201088 x 2880, 1.158 GB" in text
 
 
+def test_a_model_that_takes_images(ridge, tmp_path):
+    """Mistral Small 3.1: its config.json; 24 B as published, of which its text part, that of Mistral Small 3, has 23.6."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "mistral3", "vision_config": {"model_type": "pixtral"}, "text_config": {
+        "model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
+        "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+        "sliding_window": None, "vocab_size": 131072}}))
+    assert plan(ridge, path, "h100")["model"]["parameters"] == near(23.57e9, 1e-3)
+    assert "(for text; what takes images is left out)" in ridge.text("plan", "--model", path, "--gpu", "h100")
+
+
+@pytest.mark.parametrize("config, parameters, token", [
+    # Gemma 2 9B (report, arXiv 2408.00118: 9.24 B), Mistral Nemo (12.2 B), Qwen1.5-MoE-A2.7B (14.3 B), Moonlight-16B-A3B
+    # (15.96 B), Llama 3.2 1B (1.24 B); bytes per token: 2 x layers x heads x columns x 2, of latents layers x 576 x 2
+    ({"model_type": "gemma2", "head_dim": 256, "hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
+      "num_hidden_layers": 42, "num_key_value_heads": 8, "sliding_window": 4096, "vocab_size": 256000}, 9.24e9, 2 * 42 * 8 * 512),
+    ({"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336, "num_hidden_layers": 40, "head_dim": 128,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 131072, "sliding_window": None}, 12.25e9, 2 * 40 * 8 * 256),
+    ({"model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "moe_intermediate_size": 1408,
+      "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+      "num_key_value_heads": 16, "shared_expert_intermediate_size": 5632, "use_sliding_window": False,
+      "vocab_size": 151936}, 14.3e9, 2 * 24 * 16 * 256),
+    ({"model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 11264, "moe_intermediate_size": 1408,
+      "num_hidden_layers": 27, "num_attention_heads": 16, "n_shared_experts": 2, "n_routed_experts": 64,
+      "num_experts_per_tok": 6, "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+      "v_head_dim": 128, "first_k_dense_replace": 1, "vocab_size": 163840, "topk_method": "noaux_tc"}, 15.96e9, 27 * 576 * 2),
+    ({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": True}, 1.236e9,
+     2 * 16 * 8 * 128),
+])
+def test_models_that_are_not_in_the_table(ridge, tmp_path, config, parameters, token):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    m = plan(ridge, path, "h200")["model"]
+    assert m["parameters"] == near(parameters, 5e-3) and m["kv_bytes_per_token"] == token
+
+
+@pytest.mark.parametrize("name", ["phi3", "llama4", "qwen3_next", "gemma3n", "deepseek_v32"])
+def test_models_of_unknown_kinds(ridge, tmp_path, name):
+    path = tmp_path / "config.json"
+    for config in {"model_type": name, "hidden_size": 3072}, {"model_type": "x", "text_config": {"model_type": name}}:
+        path.write_text(json.dumps(config))
+        for command in "plan", "sim":
+            said = ridge(command, "--model", path, "--gpu", "h100", status=1).stderr.decode()
+            assert f"config.json: model_type '{name}' is not known; known are llama" in said
+
+
 def test_a_config_says_its_precision(ridge, tmp_path):
     path = tmp_path / "config.json"
     for method, bits in (("fp8", 8), ("mxfp4", 16)):  # there are no experts
@@ -193,8 +240,9 @@ def test_a_config_says_its_precision(ridge, tmp_path):
         assert m["dtype"] == method
         assert m["weight_bytes"] == near(tables * 2 + (m["parameters"] - tables) * bits / 8, 1e-9)
     path.write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}}))
-    done = ridge("plan", "--model", path, "--gpu", "h100", status=1)
-    assert "--dtype or --weight-bits" in done.stderr.decode()
+    for command in "plan", "sim":
+        said = ridge(command, "--model", path, "--gpu", "h100", status=1).stderr.decode()
+        assert "quantization_config.quant_method 'awq' is not known" in said and "--dtype or --weight-bits" in said
     assert plan(ridge, path, "h100", "--dtype", "int4")["model"]["dtype"] == "int4"
 
 
@@ -455,10 +503,28 @@ def test_a_file_counts_its_own_types(ridge):
     (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "=3"], "--what-if: expected OPTION=VALUE, found '=3'"),
     (["--model", "deepseek-v3", "--gpu", "h100", "--num-redundant-experts", "3"], "3 of 256 experts twice, on 1 ranks"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--tensor-parallel-size", "3"], "32 heads cannot be divided among 3"),
+    (["--model", "llama-2-7b", "--gpu", "m2-ultra", "--tensor-parallel-size", "2"],
+     "2 GPUs: how fast those of 'm2-ultra' reach each other is not known: --link-bandwidth"),
+    (["--model", "llama-2-7b", "--gpu", "l4", "--pipeline-parallel-size", "16"], "--network-bandwidth BYTES/s"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--what-if", "gpu=m2-ultra", "--tensor-parallel-size", "2"],
+     "'m2-ultra' reach each other is not known"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--link-bandwidth", "0"], "--link-bandwidth: expected 1e+06 to"),
+    (["--model", "llama-2-7b", "--gpu", "h100", "--network-bandwidth", "0"], "--network-bandwidth: expected 1e+06"),
     (["--model", "llama-2-7b", "--gpu", "h100", "--profile", "x"], "no efficiency profile 'x': expected ideal, a100, h100 or a file"),
 ])
 def test_usage(ridge, args, says):
     assert says in ridge("plan", *args, status=2).stderr.decode()
+
+
+@pytest.mark.parametrize("args", [["--context", 4097], ["--prompt", 5000]])
+def test_a_context_that_the_model_was_not_made_for(ridge, args):
+    """Llama 2's is 4,096."""
+    command = ("plan", "--model", "llama-2-7b", "--gpu", "h100")
+    said = ridge(*command, *args, status=0).stderr.decode()
+    assert f"a context of {args[1]} is more than the 4096 that the model was made for" in said
+    assert ridge(*command, "--context", 4096, "--prompt", 4096, status=0).stderr == b""
+    text = ridge.text("sim", *command[1:], "--num-prompts", 1, "--max-model-len", 5000)
+    assert "a context of 5000 is more than the 4096 that the model was made for" in text
 
 
 def test_a_profile_is_a_file_of_any_name(ridge, tmp_path):

@@ -294,6 +294,50 @@ def test_max_rate(sim):
     assert sim(*args, "--rate", found["rate"])["goodput"]["share"] >= 0.99
     assert sim(*args, "--rate", found["rate"] * 1.05)["goodput"]["share"] < 0.99
     assert sim(*args, "--find", "max-rate", "--replicas", 2)["rate"] > 1.7 * found["rate"]
+    assert not found["at_least"]
+
+
+def test_max_rate_of_requests_that_are_refused(sim, ridge, tmp_path):
+    """Two of five prompts don't fit the context: within targets are at best three of five."""
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": 1000 * i, "input_length": n, "output_length": 3}) + "\n"
+                            for i, n in enumerate((100, 2000, 100, 2000, 100))))
+    args = ("--trace", path, "--max-model-len", 1000, "--slo-ttft", 1000)
+    assert sim(*args)["goodput"]["share"] == pytest.approx(0.6)
+    found = sim(*args, "--find", "max-rate", "--goodput-target", 0.6)
+    assert found["trace_speed"] > 1 and found["goodput"]["share"] == pytest.approx(0.6)
+    assert sim(*args, "--find", "max-rate", "--goodput-target", 0.61)["trace_speed"] == 0
+    said = ridge.text(*BASE, *args, "--find", "max-rate", "--goodput-target", 0.61)
+    assert "no rate keeps 61.0 % within the targets" in said and "2 more requests were refused" in said
+
+
+def test_max_rate_without_a_bound(sim, ridge):
+    args = ("--input-len", 10, "--output-len", 2, "--num-prompts", 20, "--slo-ttft", 1e6, "--find", "max-rate")
+    found = sim(*args)
+    assert found["at_least"] and found["rate"] > 1e5
+    assert ridge.text(*BASE, *args).startswith("at least ")
+
+
+def test_redundant_experts_of_answers_are_their_own(ridge):
+    """9 experts, one of 8 being there twice, are shared by 3 ranks, but not by 2."""
+    args = ("sim", "--model", "mixtral-8x7b", "--gpu", "h200", "--num-prompts", 2, "--disaggregate", "1P1D", "--json",
+            "--expert-parallel-size", 3, "--num-redundant-experts", 1, "--decode-expert-parallel-size", 2)
+    assert b"experts" in ridge(*args, status=2).stderr
+    assert ridge.json(*args, "--decode-num-redundant-experts", 0)["gpus"] == 5
+    varied = ridge.json(*args, "--compare", "decode-redundant=0")["compare"]
+    assert varied[0]["gpus"] == 5
+
+
+def test_16_variants_look_different(ridge, tmp_path):
+    path = tmp_path / "x.svg"
+    ridge(*BASE, "--num-prompts", 5, "--compare", ",".join(f"chunked={256 + i}" for i in range(16)), "--rates", "1,2",
+          "--plot", path)
+    keys = [p for p in xml.etree.ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")
+            if p.get("d", "").endswith("h16")]
+    assert len(keys) == len({p.get("class") for p in keys}) == 16
+    marks = [m for m in xml.etree.ElementTree.parse(path).iter()
+             if m.tag.endswith("circle") or m.tag.endswith("rect") and "curve" in m.get("class", "")]
+    assert len({(m.tag, m.get("class")) for m in marks}) == 16
 
 
 @pytest.mark.parametrize("args, said", [
@@ -321,6 +365,14 @@ def test_max_rate(sim):
     (("--prefix-groups", "0"), "--prefix-groups: expected 1 to"),
     (("--slo-tpot", "-1"), "--slo-tpot: expected 0 to"),
     (("--rates", "1,2"), "--rates goes with --compare"),
+    (("--find", "max-rate", "--slo-ttft", "9", "--rate", "1"), "--rate and --find max-rate exclude each other"),
+    (("--goodput-target", "0.5"), "--goodput-target goes with --find"),
+    (("--link-gbps", "5"), "--link-... is of --disaggregate xPyD"),
+    (("--link-latency-us", "5"), "--link-... is of --disaggregate xPyD"),
+    (("--acceptance", "0.5"), "--num-speculative-tokens N"),
+    (("--expert-imbalance", "2"), "--expert-imbalance is of --expert-parallel-size N"),
+    (("--trace-speed", "2"), "--trace-speed is of a --trace"),
+    (("--prefix-groups", "2"), "--prefix-groups are of --prefix-tokens N"),
     (("--compare", "static", "--rates", "2,1"), "growing numbers"),
     (("--compare", "static", "--rates", "0"), "growing numbers"),
     (("--compare", "static", "--rates", "1,x"), "growing numbers"),
@@ -337,7 +389,22 @@ def test_max_rate(sim):
     (("--expert-parallel-size", "2"), "no experts to divide among 2 ranks"),
     (("--pipeline-parallel-size", "33"), "32 layers in 33 stages"),
     (("--pipeline-parallel-size", "0"), "--pipeline-parallel-size: expected 1 to 64, found 0"),
-    (("--decode-expert-parallel-size", "5000"), "--decode-expert-parallel-size: expected 0 to 1024"),
+    (("--decode-expert-parallel-size", "5000"), "--decode-expert-parallel-size: expected 1 to 1024"),
+    (("--decode-tensor-parallel-size", "0"), "--decode-tensor-parallel-size: expected 1 to"),
+    (("--decode-num-redundant-experts", "0"), "--disaggregate xPyD"),
+    (("--compare", "static,continuous", "--rates", "1,2", "--plot", "/nowhere/x.svg"), "/nowhere/x.svg"),
+    (("--compare", "static,continuous", "--rates", "1,2", "--plot", "/tmp"), "cannot write '/tmp'"),
+    (("--gpu", "m3-max", "--tensor-parallel-size", "2"), "2 GPUs: how fast those of 'm3-max' reach each other is not known: "
+     "--link-bandwidth BYTES/s (in the file of a machine \"link_bytes_per_s\")"),
+    (("--gpu", "m3-max", "--pipeline-parallel-size", "2"), "--link-bandwidth BYTES/s"),
+    (("--gpu", "m3-max", "--model", "mixtral-8x7b", "--expert-parallel-size", "2"), "--link-bandwidth BYTES/s"),
+    (("--gpu", "l40s", "--tensor-parallel-size", "16"), "16 GPUs, 8 to a node: how fast those of 'l40s' reach other nodes "
+     "is not known: --network-bandwidth BYTES/s"),
+    (("--gpu", "l40s", "--pipeline-parallel-size", "2", "--gpus-per-node", "1"), "\"network_bytes_per_s\""),
+    (("--gpu", "l40s", "--disaggregate", "1P1D"), "get from one 'l40s' to another is not known: --link-gbps N"),
+    (("--gpu", "l40s", "--compare", "continuous,disagg=1P1D"), "--compare disagg=1P1D: how fast keys and values"),
+    (("--link-bandwidth", "0"), "--link-bandwidth: expected 1e+06 to"),
+    (("--network-bandwidth", "-1"), "--network-bandwidth: expected 1e+06 to"),
     (("--model", "deepseek-v3", "--expert-parallel-size", "144"), "(--num-redundant-experts)"),
     (("--expert-imbalance", "0.5"), "--expert-imbalance: expected 1 to"),
     (("--compare", "tp=3"), "32 heads cannot be divided among 3 ranks"),
@@ -352,8 +419,42 @@ def test_max_rate(sim):
 ])
 def test_what_is_refused(ridge, args, said):
     done = ridge(*BASE, *args, status=None)
-    assert done.returncode in (1, 2) and done.stdout == b"" or "--compare" in args
+    assert done.returncode in (1, 2)
+    assert done.stdout == b"" or "--compare" in args and "--plot" not in args
     assert said in done.stderr.decode()
+
+
+def test_what_the_command_line_says_wrong_has_one_status(ridge):
+    for command in "plan", "sim":
+        ridge(command, "--model", "llama-3.1-8b", "--gpu", "nope", status=2)
+        ridge(command, "--model", "nope", "--gpu", "h100", status=2)
+        ridge(command, "--model", "llama-3.1-8b", "--gpu", "h100", "--profile", "nope", status=2)
+
+
+def test_links_that_are_given(ridge):
+    """Over links as fast as an L40S has its bus, 16 GPUs of one node, or of two that are as far as its bus is."""
+    args = ("--model", "llama-3.1-8b", "--json", "--num-prompts", 1, "--input-len", 2000, "--output-len", 2)
+    m3 = ("--peak-flops", 362e12, "--bandwidth", 864e9, "--memory", 48 * 10**9)
+    bus = ridge.json("sim", *args, "--gpu", "l40s", "--tensor-parallel-size", 2)
+    same = ridge.json("sim", *args, "--gpu", "m3-max", "--tensor-parallel-size", 2, *m3, "--link-bandwidth", 31.5e9)
+    assert same["ttft_ms"] == bus["ttft_ms"] and same["itl_ms"] == bus["itl_ms"]
+    apart = ridge.json("sim", *args, "--gpu", "m3-max", "--tensor-parallel-size", 2, *m3, "--gpus-per-node", 1,
+                       "--network-bandwidth", 31.5e9)
+    assert apart["ttft_ms"] == bus["ttft_ms"]
+    # sums of the embedding's rows and two a layer of 2,000 rows of 4,096 values, of which each of two ranks sends all once
+    # (a ring: 2 x 1/2), and half of a row of logits
+    ttft = ridge.json("sim", *args, "--gpu", "l40s", "--tensor-parallel-size", 2, "--link-bandwidth", 31.5e10)["ttft_ms"]
+    sent = (1 + 2 * 32) * 2000 * 4096 * 2 + 128256
+    assert bus["ttft_ms"]["p50"] - ttft["p50"] == pytest.approx(1e3 * sent * (1 / 31.5e9 - 1 / 31.5e10), rel=1e-6)
+
+
+def test_keys_and_values_go_over_the_network_of_the_gpu(sim):
+    """An H100's is 50 GB/s, an A100's 25: 131,072 bytes a token."""
+    args = ("--num-prompts", 1, "--input-len", 4000, "--output-len", 2, "--disaggregate", "1P1D")
+    for gpu, speed in ("h100", 50e9), ("a100", 25e9):
+        known, free = (sim("--gpu", gpu, *args, *more)["itl_ms"]["p50"] for more in ((), ("--link-gbps", 1e9)))
+        assert known - free == pytest.approx(1e3 * 4000 * 131072 / speed, rel=1e-6)
+    assert sim("--gpu", "l40s", "--network-bandwidth", 50e9, *args)["transfers"] == 1
 
 
 def test_a_bad_line_is_named(ridge, tmp_path):
