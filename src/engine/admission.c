@@ -20,15 +20,13 @@ void admission_init(admission *a, const engine *e) {
                                    .tpot_s = p->slo_tpot_s};
 }
 
-static bool is_sibling(const request *q) {
-    return q->given.sampling.choice > 0;
-}
-
 /* The further choices of a prompt find it cached by the first. */
 static uint32_t n_cached(const admission *a, const request *q) {
     uint32_t most = q->seq.n_prompt - 1;
     if (q->seq.no_match) return 0;
-    return is_sibling(q) ? most : kv_cache_known(a->cache, q->seq.salt, q->seq.tokens, most);
+    return q->given.sampling.choice > 0
+               ? most
+               : kv_cache_known(a->cache, q->seq.salt, q->seq.tokens, most);
 }
 
 static admission_sum sum_of(const admission *a, const request *q) {
@@ -126,6 +124,6 @@ ridge_status admission_check(admission *a, request *q, double now_s, ridge_error
     count_before(&v.backlog, q->seq.priority, &n_tokens, &n_waiting);
     bool idle = v.backlog.n_running == 0 && n_waiting == 0;
     q->predicted_ttft_s = predicted += fmax(v.free_s - now_s, 0);
-    if (!a->shed || idle || is_sibling(q) || predicted <= a->target_s) return RIDGE_OK;
+    if (!a->shed || idle || q->given.follows || predicted <= a->target_s) return RIDGE_OK;
     return refuse(a, q, n_tokens, v.backlog.n_running, n_waiting, err);
 }

@@ -5,6 +5,8 @@
  * what has been accepted since, and from what is cached of the prompt, on his own thread. With
  * `shed`, a request predicted past the target is refused (RIDGE_EBUSY). An idle engine takes any
  * request: there is nobody to wait for, and only what runs corrects a prediction that is too dark.
+ * What a client asks for at once, several prompts or choices, comes in with the first of it: else
+ * what is refused because of its own beginning would be told for ever to try later.
  *
  * The summary is guarded by a counter that is odd while it is written (a sequence lock): nobody
  * waits for a lock, readers read again. Without a target nothing is published and nothing asked.

@@ -94,6 +94,8 @@ typedef struct {
     bool prompt_only; /* nothing is sampled: ends with ENGINE_LENGTH once the prompt is computed */
     int prompt_logprobs; /* -1: none; else an event with is_prompt for each prompt token but the
                             first, with this many alternatives (<= SAMPLER_MAX_LOGPROBS) */
+    bool follows;        /* another one of its client's request came in just before: it is not shed
+                            by itself (engine/admission.h) */
     bool prompt_logits;  /* engine_logits_fn is called for prompt rows (score) */
     void *user;          /* returned in every event */
 } engine_request;

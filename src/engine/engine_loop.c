@@ -335,6 +335,10 @@ size_t engine_loop_room(const engine_loop *l) {
     return n;
 }
 
+size_t engine_loop_most(const engine_loop *l) {
+    return l->most;
+}
+
 /* Under the lock: may one more request come in? */
 static ridge_status may_submit(const engine_loop *l, ridge_error *err) {
     if (l->state != LOOP_READY) return RIDGE_FAIL(err, RIDGE_ECANCEL, "the model is not loaded");

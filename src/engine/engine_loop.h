@@ -41,8 +41,9 @@ const engine *engine_loop_engine(const engine_loop *l);
  * RIDGE_ECANCEL when draining or not ready. */
 ridge_status engine_loop_submit(engine_loop *l, const engine_request *r, uint64_t *id,
                                 ridge_error *err) RIDGE_CHECKED;
-/* So many may be submitted before one gets RIDGE_EFULL. */
+/* So many may be submitted before one gets RIDGE_EFULL; and when nothing runs or waits. */
 size_t engine_loop_room(const engine_loop *l);
+size_t engine_loop_most(const engine_loop *l);
 /* The sequence and its blocks are freed before the engine's next step; its last event is
  * ENGINE_CANCELLED (unless it had finished). An unknown or finished id is ignored. Needs no memory:
  * it cannot be lost. */

@@ -32,6 +32,14 @@ static ridge_status check(const engine *e, const engine_request *r, ridge_error 
                           "the prompt has %zu tokens, too many for a context of %u%s", r->n_prompt,
                           limit, r->prompt_only ? "" : ", prompt and answer together");
     }
+    size_t room = limit - r->n_prompt;
+    if (!r->prompt_only && r->min_tokens > room) {
+        error_where(err, "min_tokens");
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "min_tokens %u: a prompt of %zu token%s leaves room for %zu in a context "
+                          "of %u",
+                          r->min_tokens, r->n_prompt, plural(r->n_prompt), room, limit);
+    }
     if (r->prompt_logprobs < -1 || r->prompt_logprobs > SAMPLER_MAX_LOGPROBS)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "prompt_logprobs must be between -1 and %d, found %d",
                           SAMPLER_MAX_LOGPROBS, r->prompt_logprobs);

@@ -39,21 +39,35 @@ static bool read_prompt(api_prompt *p, const json_t *v, int32_t n_vocab, api_err
     return json_token_ids(v, "prompt", n_vocab, &p->ids, &p->n_ids, e);
 }
 
+/* They come in together: more than there is ever room for would be told to try later for ever. */
+static bool check_sequences(const api_request *r, size_t n_prompts, const server_backend *b,
+                            api_error *e) {
+    size_t at_once = b->info(b->self).max_sequences, n = n_prompts * r->best_of;
+    size_t most = at_once < API_MAX_SEQUENCES ? at_once : API_MAX_SEQUENCES;
+    if (n <= most) return true;
+    return api_fail(e, 400,
+                    n_prompts > 1       ? "prompt"
+                    : r->best_of > r->n ? "best_of"
+                                        : "n",
+                    "%zu prompt%s times %u choice%s make %zu sequences, more than the %zu that %s",
+                    n_prompts, plural(n_prompts), r->best_of, plural(r->best_of), n, most,
+                    most == at_once ? "may run and wait (--max-num-seqs, --max-waiting)"
+                                    : "one request may have");
+}
+
 /* "text" | [ids] | ["text", ...] | [[ids], ...] */
-static bool read_prompts(api_request *r, int32_t n_vocab, api_error *e) {
+static bool read_prompts(api_request *r, const server_backend *b, api_error *e) {
     const json_t *given = field_get(r->root, "prompt");
     if (given == NULL) return api_fail(e, 400, "prompt", "'prompt' is required");
     if (json_is_array(given) && json_array_size(given) == 0)
         return api_fail(e, 400, "prompt", "'prompt' is empty");
     bool single = !json_is_array(given) || is_ids(given);
     size_t n = single ? 1 : json_array_size(given);
-    if (n * r->best_of > API_MAX_SEQUENCES)
-        return api_fail(e, 400, "prompt",
-                        "%zu prompts times %u choices make more than %d sequences", n, r->best_of,
-                        API_MAX_SEQUENCES);
+    if (!check_sequences(r, n, b, e)) return false;
     r->prompts = mem_zalloc(n, sizeof *r->prompts);
     if (r->prompts == NULL) return api_fail(e, 503, "prompt", "out of memory");
     r->n_prompts = n;
+    int32_t n_vocab = b->info(b->self).n_vocab;
     for (size_t i = 0; i < n; i++) {
         const json_t *one = single ? given : json_array_get(given, i);
         if (!read_prompt(&r->prompts[i], one, n_vocab, e)) return false;
@@ -142,6 +156,7 @@ static bool check_logprobs(const api_request *r, size_t n_tokens, uint32_t conte
 
 static bool read_chat(api_request *r, const server_backend *b, api_error *e) {
     buf text = {0};
+    if (!check_sequences(r, 1, b, e)) return false;
     r->prompts = mem_zalloc(1, sizeof *r->prompts);
     if (r->prompts == NULL) return api_fail(e, 503, "messages", "out of memory");
     r->n_prompts = 1;
@@ -161,7 +176,7 @@ bool api_request_read(api_request *r, api_kind kind, const char *body, size_t n,
         !api_sampling_read(r, info.n_vocab, e) || !api_extras_read(r, e))
         return false;
     const char *param = kind == API_CHAT ? "messages" : "prompt";
-    if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, info.n_vocab, e)) return false;
+    if (kind == API_CHAT ? !read_chat(r, b, e) : !read_prompts(r, b, e)) return false;
     size_t n_tokens = 0;
     for (size_t i = 0; i < r->n_prompts; i++) {
         api_prompt *p = &r->prompts[i];

@@ -14,6 +14,7 @@
 typedef struct {
     int32_t n_vocab;
     uint32_t max_model_len;
+    size_t max_sequences;    /* that run and wait at once */
     const char *fingerprint; /* borrowed; "" none */
     engine_cache_info cache;
     double peak_bytes_per_s, peak_flops_per_s; /* 0: unknown */

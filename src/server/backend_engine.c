@@ -36,6 +36,7 @@ static backend_info get_info(void *self) {
     const engine *e = engine_of(self);
     backend_info info = {.n_vocab = engine_n_vocab(e),
                          .max_model_len = engine_max_model_len(e),
+                         .max_sequences = engine_loop_most(((backend_engine *)self)->loop),
                          .fingerprint = engine_fingerprint(e),
                          .cache = engine_get_cache_info(e)};
     engine_peaks(e, &info.peak_bytes_per_s, &info.peak_flops_per_s);

@@ -440,6 +440,7 @@ static bool submit_choice(generation *g, choice *c, uint32_t sample, api_error *
     r.prompt = c->report->prompt->ids;
     r.n_prompt = c->report->prompt->n_ids;
     r.sampling.choice = sample;
+    r.follows = c != g->choices;
     if (!c->describes) r.prompt_logprobs = -1;
     r.explain = g->request.explain;
     r.user = c;

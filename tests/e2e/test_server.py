@@ -287,11 +287,19 @@ def test_clients_that_leave(serve, model):
 
 def test_full_queue(serve, model):
     server = serve(model(MODEL), "--max-num-seqs", 1, "--max-waiting", 1)
-    body = {"prompt": PROMPT, "max_tokens": 5, "n": 3, "seed": 1}
-    status, answer = server.request("/v1/completions", body)
-    assert status == 429 and b"RateLimitError" in answer and b"3 choices, and there is room for 2" in answer
-    assert len(server.json("/v1/completions", {**body, "n": 2})["choices"]) == 2  # one place, and one waits
-    assert b'finished_reason="abort"} 0.0' in server.request("/metrics")[1]
+    body = {"prompt": PROMPT, "max_tokens": 5, "n": 2, "seed": 1}
+    assert len(server.json("/v1/completions", body)["choices"]) == 2  # one place, and one waits
+    # What could never come in is not told to try again later.
+    for many, numbers in ({"n": 3}, b"1 prompt times 3 choices make 3 sequences, more than the 2 that may run and wait"), \
+            ({"prompt": [PROMPT] * 4, "n": 1}, b"4 prompts times 1 choice make 4 sequences"):
+        status, answer = server.request("/v1/completions", {**body, **many})
+        assert status == 400 and numbers in answer and b"--max-waiting" in answer
+    with socket.create_connection(("127.0.0.1", server.port)) as runs:
+        runs.sendall(post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "stream": True}))
+        assert runs.recv(10)
+        status, answer = server.request("/v1/completions", body)
+        assert status == 429 and b"RateLimitError" in answer and b"2 choices, and there is room for 1" in answer
+        assert b'finished_reason="abort"} 0.0' in server.request("/metrics")[1]
 
 
 def test_limits_and_key(serve, model):

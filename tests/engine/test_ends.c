@@ -106,21 +106,13 @@ static void test_stop_strings_in_the_last_bytes(void **state) {
          .n_tokens = 2,
          .finish = ENGINE_LENGTH,
          .stop_string = -1},
-        /* the same where the context is the limit, and before min_tokens, where none counts */
+        /* the same where the context is the limit */
         {BYTE(0xC3),
          {REPLACEMENT REPLACEMENT},
          .full = true,
          .text = "",
          .n_tokens = 2,
          .finish = ENGINE_STOP},
-        {BYTE(0xC3),
-         {REPLACEMENT},
-         .full = true,
-         .min_tokens = 9,
-         .text = REPLACEMENT REPLACEMENT,
-         .n_tokens = 2,
-         .finish = ENGINE_LENGTH,
-         .stop_string = -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run(&cases[i]);
 }

@@ -4,6 +4,7 @@
 #include "unit.h"
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -421,6 +422,20 @@ static void test_bad_requests_are_refused(void **state) {
     q = short_request(4);
     q.min_tokens = 5;
     assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_EINVAL);
+    ridge_error err = {0}; /* what the context cannot hold, though max_tokens would be cut to it */
+    q.max_tokens = 0;
+    q.min_tokens = TINY_N_CONTEXT - (uint32_t)q.n_prompt + 1;
+    assert_int_equal(engine_submit(llama, &q, &id, &err), RIDGE_EINVAL);
+    assert_string_equal(err.where, "min_tokens");
+    char room[64];
+    snprintf(room, sizeof room, "leaves room for %u in a context of 128", q.min_tokens - 1);
+    assert_non_null(strstr(err.text, room));
+    q.min_tokens--;
+    q.max_tokens = 1000;
+    assert_int_equal(engine_submit(llama, &q, &id, NULL), RIDGE_OK);
+    engine_cancel(llama, id);
+    const engine_event *events;
+    for (size_t n = 0; engine_step(llama, &events, &n);) continue;
     engine_check(llama);
 }
 

@@ -273,12 +273,13 @@ static ridge_status submit(engine_loop *l, uint32_t choice, int priority, ridge_
     q.max_tokens = 4;
     q.ignore_eos = true;
     q.sampling.choice = choice;
+    q.follows = choice > 0;
     q.priority = priority;
     return engine_loop_submit(l, &q, &id, err);
 }
 
 /* A prompt of 70 tokens of its own, which is not for stating anything but its first token. */
-static ridge_status submit_long(engine_loop *l, int32_t own, ridge_error *err) {
+static ridge_status submit_own(engine_loop *l, int32_t own, bool follows, ridge_error *err) {
     int32_t prompt[70];
     engine_request q = engine_request_default();
     uint64_t id;
@@ -287,7 +288,12 @@ static ridge_status submit_long(engine_loop *l, int32_t own, ridge_error *err) {
     q.n_prompt = 70;
     q.max_tokens = 2;
     q.ignore_eos = true;
+    q.follows = follows;
     return engine_loop_submit(l, &q, &id, err);
+}
+
+static ridge_status submit_long(engine_loop *l, int32_t own, ridge_error *err) {
+    return submit_own(l, own, false, err);
 }
 
 static void submit_to_gate(engine_loop *l, gate *g) {
@@ -332,6 +338,19 @@ static void test_shedding(void **state) {
     assert_int_equal(stats.ttft_predictions, 2); /* of those that were to say something */
     assert_true(stats.ttft_error_sum > 0);
     assert_int_equal(stats.slo_missed, 2);
+    engine_loop_destroy(l);
+}
+
+/* An idle engine takes every request, of however many prompts: were the later ones shed because of
+ * the first, it would be refused for ever. */
+static void test_prompts_that_come_at_once(void **state) {
+    (void)state;
+    engine_loop *l = start(1e-9, true);
+    engine_stats stats;
+    for (int32_t i = 0; i < 8; i++) assert_int_equal(submit_own(l, i, i > 0, NULL), RIDGE_OK);
+    take_until(l, 8);
+    engine_loop_stats(l, &stats);
+    assert_int_equal(stats.shed, 0);
     engine_loop_destroy(l);
 }
 
@@ -420,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_the_target_is_for_prompts),
         cmocka_unit_test(test_bad_targets),
         cmocka_unit_test(test_shedding),
+        cmocka_unit_test(test_prompts_that_come_at_once),
         cmocka_unit_test(test_what_waits_counts),
         cmocka_unit_test(test_what_is_cached_is_let_in),
         cmocka_unit_test(test_without_shed_all_come_in),

@@ -575,8 +575,10 @@ static void test_long_lists(void **state) {
         {"stop", "[", "\"%01100d\"", "]", 60, "more than 65536 bytes"},
         {"stop_token_ids", "[", "%d", "]", 1025, "more than 1024"},
         {"logit_bias", "{", "\"%d\":1", "}", 1025, "1025 entries, at most 1024"},
-        {"prompt", "[", "\"x%d\"", "]", 2049, "2049 prompts times 1 choices make more than 2048"},
-        {"prompt", "[", "[%d]", "]", 2049, "2049 prompts times 1 choices make more than 2048"},
+        {"prompt", "[", "\"x%d\"", "]", 2049,
+         "2049 prompts times 1 choice make 2049 sequences, more than the 2048 that one"},
+        {"prompt", "[", "[%d]", "]", 2049,
+         "2049 prompts times 1 choice make 2049 sequences, more than the 2048 that one"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buf b = {0};
@@ -618,6 +620,48 @@ static void test_out_of_memory(void **state) {
     assert_true(ok);
 }
 
+static backend_info three_at_once(void *self) {
+    (void)self;
+    return (backend_info){.n_vocab = FAKE_N_VOCAB, .max_model_len = 1000, .max_sequences = 3};
+}
+
+/* What could never come in whole is not told to try later, and is not one too few. */
+static void test_more_than_there_is_room_for(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *param, *message; /* NULL: it is taken */
+    } cases[] = {
+        {"{\"prompt\":\"x\",\"n\":3}", NULL, NULL},
+        {"{\"prompt\":[\"x\",\"y\",\"z\"]}", NULL, NULL},
+        {"{\"prompt\":\"x\",\"n\":4}", "n",
+         "1 prompt times 4 choices make 4 sequences, more than the 3 that may run and wait"},
+        {"{\"prompt\":\"x\",\"n\":2,\"best_of\":4}", "best_of", "times 4 choices make 4"},
+        {"{\"prompt\":[\"x\",\"y\"],\"n\":2}", "prompt",
+         "2 prompts times 2 choices make 4 sequences, more than the 3 that may run and wait"},
+        {"{\"prompt\":[[1],[2],[3],[4]]}", "prompt", "4 prompts times 1 choice make 4"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3}", NULL, NULL},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":128}", "n",
+         "make 128 sequences, more than the 3 that may run and wait (--max-num-seqs, "
+         "--max-waiting)"},
+    };
+    server_backend kept = table;
+    table.info = three_at_once;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        api_request r;
+        api_error e;
+        const char *body = cases[i].body;
+        api_kind kind = strstr(body, "messages") != NULL ? API_CHAT : API_COMPLETIONS;
+        assert_int_equal(read_n(&r, kind, body, strlen(body), &e), cases[i].param == NULL);
+        if (cases[i].param != NULL) {
+            assert_int_equal(e.status, 400);
+            assert_string_equal(e.param, cases[i].param);
+            if (strstr(e.message, cases[i].message) == NULL) fail_msg("%s", e.message);
+        }
+        api_request_free(&r);
+    }
+    table = kept;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_and_nulls),
@@ -633,6 +677,7 @@ int main(void) {
         cmocka_unit_test(test_too_many_logprobs),
         cmocka_unit_test(test_too_many_copies_of_prompts),
         cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_more_than_there_is_room_for),
         cmocka_unit_test(test_out_of_memory),
     };
     fake_backend *fake = fake_backend_create(&table, "hi", 1000, 8, 1000);

@@ -180,6 +180,7 @@ static engine_loop_state get_state(void *self, ridge_error *err) {
 static backend_info get_info(void *self) {
     return (backend_info){.n_vocab = FAKE_N_VOCAB,
                           .max_model_len = ((fake_backend *)self)->max_model_len,
+                          .max_sequences = SIZE_MAX,
                           .fingerprint = "fp_fake",
                           .cache = {.block_size = 16, .n_blocks = 1000, .type = "f16"},
                           .peak_bytes_per_s = 1e10,
