@@ -15,7 +15,8 @@
 #include "roof/work.h"
 
 #define FORGET 0.995      /* per step of its kind: some 200 steps count */
-#define FACTOR_RATE 0.3   /* of the common factor */
+#define FACTOR_RATE 0.5   /* of the common factor */
+#define MOST_SURPRISE 0.4 /* that one step is to it, as a logarithm */
 #define FIRST_STEPS 4     /* of a kind, taken as they are */
 #define LIMIT 2.0         /* later ones count as at most so much longer or shorter than predicted */
 #define PRIOR_WEIGHT 0.05 /* in steps */
@@ -132,17 +133,11 @@ static void fit(cost_model *m) {
     solve(square, product, m->slow.b);
 }
 
-static double middle_of(const double *x) {
-    double low = fmin(x[0], x[1]), high = fmax(x[0], x[1]);
-    return fmin(fmax(low, x[2]), high);
-}
-
-/* Two steps out of three must agree: one that was held up moves nothing. */
+/* A slow step is followed by slow ones more often than not, so the next is taken to be much as the
+ * last was; but one that was held up moves little. */
 static void follow_speed(cost_model *m, const double *x, double seconds) {
-    m->recent[0] = m->recent[1];
-    m->recent[1] = m->recent[2];
-    m->recent[2] = log(seconds / fmax(dot(m->slow.b, x), SHORTEST));
-    m->log_factor += FACTOR_RATE * (middle_of(m->recent) - m->log_factor);
+    double surprise = log(seconds / fmax(dot(m->slow.b, x), SHORTEST)) - m->log_factor;
+    m->log_factor += FACTOR_RATE * fmin(fmax(surprise, -MOST_SURPRISE), MOST_SURPRISE);
     for (int i = 0; i < COST_PARTS; i++) m->rates.b[i] = m->slow.b[i] * exp(m->log_factor);
 }
 

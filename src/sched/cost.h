@@ -14,10 +14,12 @@
  * row of a prompt, which reads nothing more, be held for dearer than it is.
  *
  * Learning: least squares of relative errors, old steps forgotten, every coefficient at least 0,
- * and on top a common factor that follows the machine's speed within a few steps. Steps with and
- * without prompts in them are remembered apart, so that an hour of decoding does not wash out what
- * prompts cost. What no step has shown yet is drawn to a prior. One step held up by the system
- * counts for little. Never NaN, whatever is given.
+ * and on top a common factor that follows the machine's speed within a few steps: exponential
+ * smoothing with each surprise cut short, as Gelper, Fried and Croux, "Robust Forecasting with
+ * Exponential and Holt-Winters Smoothing" (2010), have it. Steps with and without prompts in them
+ * are remembered apart, so that an hour of decoding does not wash out what prompts cost. What no
+ * step has shown yet is drawn to a prior. One step held up by the system counts for little. Never
+ * NaN, whatever is given.
  *
  * Pure: no clock, no allocation. A cost_model belongs to the scheduler's thread; shapes never
  * change and rates are copied to whoever wants to predict elsewhere.
@@ -67,7 +69,7 @@ typedef struct {
     double error_sum, last_error; /* |predicted - taken| / taken: over those steps; of the last */
     /* private */
     cost_rates slow; /* the rates without the common factor */
-    double log_factor, recent[3];
+    double log_factor;
     double prior_ratio, prior_weight; /* taken over the prior's prediction: sums */
     struct {
         uint64_t n;

@@ -186,6 +186,23 @@ static void test_a_change_of_speed_is_followed(void **state) {
     }
 }
 
+/* Neighbours come and go: what a step takes wanders, by an autoregression of .7. No prediction errs
+ * by less than sqrt(1 - .7^2) = .71 of what one does that takes no notice. */
+static void test_a_wandering_speed_is_followed(void **state) {
+    (void)state;
+    machine m = machine_make(&usual);
+    double wander = 0, error = 0, unnoticed = 0;
+    mean_error(&m, 100, 0, 1);
+    for (int i = 0; i < 3000; i++) {
+        double sum = 0; /* of three even ones: nearly normal, and a deviation of 1 */
+        for (int k = 0; k < 3; k++) sum += (double)below(2001) / 1000 - 1;
+        wander = .7 * wander + .1 * sum;
+        error += step(&m, i % 3 != 0, 0, exp(wander));
+        unnoticed += fabs(exp(-wander) - 1);
+    }
+    if (!(error < .85 * unnoticed)) fail_msg("%g of it", error / unnoticed);
+}
+
 /* An hour of decoding: what prompts cost is still known. */
 static void test_decoding_does_not_wash_out_prompts(void **state) {
     (void)state;
@@ -267,6 +284,7 @@ int main(void) {
         cmocka_unit_test(test_reading_the_cache_is_not_attention),
         cmocka_unit_test(test_outliers),
         cmocka_unit_test(test_a_change_of_speed_is_followed),
+        cmocka_unit_test(test_a_wandering_speed_is_followed),
         cmocka_unit_test(test_decoding_does_not_wash_out_prompts),
         cmocka_unit_test(test_what_was_not_seen_follows_what_was),
         cmocka_unit_test(test_the_most_that_fits),
