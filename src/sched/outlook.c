@@ -54,7 +54,9 @@ void outlook_weigh(scheduler *s, const sequence *q) {
 
 void sched_learn(scheduler *s, uint32_t n_wanted, double seconds) {
     s->work.n_wanted = n_wanted;
-    if (s->n_planned > 0) cost_learn(&s->cost, &s->work, s->prompts, seconds);
+    if (s->n_planned == 0) return;
+    if (s->prompts) pace_learn(&s->pace, cost_predict(&s->cost, &s->work), seconds);
+    cost_learn(&s->cost, &s->work, s->prompts, seconds);
 }
 
 void outlook_note_answer(scheduler *s, const sequence *q) {

@@ -1,7 +1,11 @@
 /* sched/pace: see pace.h. */
 #include "sched/pace.h"
 
+#include <math.h>
 #include <stddef.h>
+
+#define MARGIN_RATE 0.02
+#define MOST_MARGIN 0.3 /* what takes longer was held up, and would be with any margin */
 
 void pace_add(cost_work *w, const cost_shape *shape, const sequence *q) {
     cost_add(shape, w, q->n_computed, q->n_scheduled, sequence_catches_up(q));
@@ -19,6 +23,10 @@ static cost_work without(const pace *p, const cost_shape *shape, const sequence 
     return w;
 }
 
+double pace_within(double target_s, double margin, double own_s) {
+    return fmax(target_s / (1 + margin), (target_s + own_s) / 2);
+}
+
 void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
     bool decodes = false;
     p->work = (cost_work){0};
@@ -33,8 +41,8 @@ void pace_begin(pace *p, const cost_model *cost, const sequence *running) {
         decodes = decodes || (q->n_tokens > q->n_prompt && q->n_scheduled > 0 && logits);
     }
     if (!decodes) return;
-    double least = (1 + PACE_LEAST_SHARE) * cost_predict(cost, &p->work);
-    p->limit_s = p->target_s > least ? p->target_s : least;
+    double own_s = cost_predict(cost, &p->work), least = (1 + PACE_LEAST_SHARE) * own_s;
+    p->limit_s = fmax(pace_within(p->target_s, p->margin, own_s), least);
 }
 
 uint32_t pace_allows(pace *p, const cost_model *cost, const sequence *q) {
@@ -51,4 +59,11 @@ void pace_take(pace *p, const cost_model *cost, const sequence *q, uint32_t n) {
     if (p->limit_s <= 0 || n == 0) return;
     p->work = without(p, &cost->shape, q, q->n_scheduled - n);
     pace_add(&p->work, &cost->shape, q);
+}
+
+void pace_learn(pace *p, double predicted_s, double seconds) {
+    bool late = seconds > (1 + p->margin) * predicted_s;
+    if (p->limit_s <= 0) return; /* nobody decodes, or there is no target */
+    p->margin += MARGIN_RATE * (late - PACE_LATE);
+    p->margin = fmin(fmax(p->margin, 0), MOST_MARGIN);
 }

@@ -71,7 +71,7 @@ static float tamed(float x) {
     return isnan(x) ? -INFINITY : x > FLT_MAX ? FLT_MAX : x;
 }
 
-enum { PEAKED, FLAT, TIED, ALL_EQUAL, HOSTILE, EXTREME, TINY_STEPS, N_KINDS };
+enum { PEAKED, FLAT, TIED, ALL_EQUAL, HOSTILE, EXTREME, TINY_STEPS, HALVES, STRIPES, N_KINDS };
 
 static void fill(int kind, int32_t n) {
     r->n = n;
@@ -88,6 +88,8 @@ static void fill(int kind, int32_t n) {
             break;
         }
         case EXTREME: x = below(4) == 0 ? INFINITY : below(2) == 0 ? FLT_MAX : x * 1e37f; break;
+        case HALVES: x -= i < n / 2 ? 0 : 6; break;
+        case STRIPES: x -= i / SPAN % 16 == 0 ? 8 : 0; break; /* one span in so many is a sample */
         default: x = 1 + (float)below(50000) * FLT_EPSILON; break;
         }
         r->logits[i] = x;
@@ -158,22 +160,26 @@ static sampler_params random_params(int round, int32_t n) {
     return p;
 }
 
-static void check_round(sampler *s, int round, int kind, int32_t n, int *n_unsure) {
-    sampler_params p = random_params(round, n);
+static void check(sampler *s, const sampler_params *p, int kind, int32_t n, int *n_unsure) {
     sampler_result out;
     fill(kind, n);
-    sampler_draw(s, &p, NULL, r->logits, 9, &out);
+    sampler_draw(s, p, NULL, r->logits, 9, &out);
     int32_t expected;
-    bool sure = keep_by_sorting(&p, &expected);
+    bool sure = keep_by_sorting(p, &expected);
     int32_t n_kept = (int32_t)sampler_last_kept(s, r->kept);
     if (sure && expected > 0) {
         assert_int_equal(n_kept, expected);
         for (int32_t i = 0; i < n_kept; i++) assert_true(r->weight[r->kept[i]] > 0);
-        int32_t id = draw_by_sorting(philox_uniform(p.seed, 0, 9), &sure);
+        int32_t id = draw_by_sorting(philox_uniform(p->seed, 0, 9), &sure);
         if (sure) assert_int_equal(out.id, id);
     }
     *n_unsure += !sure;
     assert_in_range(out.id, 0, n - 1);
+}
+
+static void check_round(sampler *s, int round, int kind, int32_t n, int *n_unsure) {
+    sampler_params p = random_params(round, n);
+    check(s, &p, kind, n, n_unsure);
 }
 
 static void test_as_sorting(void **state) {
@@ -200,6 +206,24 @@ static void test_as_sorting_a_huge_vocabulary(void **state) {
         check_round(s, i, kinds[i], n, &n_unsure);
         sampler_destroy(s);
     }
+}
+
+/* Where thousands are kept, the end is looked for near a guess, which may mislead. */
+static void test_long_prefixes(void **state) {
+    (void)state;
+    static const float parts[] = {.2f, .5f, .9f, .95f, .999f, .9999999f}, temperatures[] = {.7f, 3};
+    int n_unsure = 0;
+    int32_t n = 30000;
+    sampler *s = make(n);
+    for (int i = 0; i < N_KINDS * 12; i++) {
+        sampler_params p = sampler_params_default();
+        p.top_p = parts[i / N_KINDS / 2];
+        p.temperature = temperatures[i / N_KINDS % 2];
+        p.seed = counter;
+        check(s, &p, i % N_KINDS, n, &n_unsure);
+    }
+    sampler_destroy(s);
+    assert_true(n_unsure < N_KINDS * 6);
 }
 
 /* The alternatives are the first of the ranking, their log-probabilities those of double. */
@@ -392,6 +416,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_sorting),
         cmocka_unit_test(test_as_sorting_a_huge_vocabulary),
+        cmocka_unit_test(test_long_prefixes),
         cmocka_unit_test(test_logprobs_as_in_double),
         cmocka_unit_test(test_every_path_gives_the_same_bits),
         cmocka_unit_test(test_weights),

@@ -95,6 +95,66 @@ static void test_the_target_is_used(void **state) {
     world_end(w);
 }
 
+/* Eight streams decode for as long as prompts come, one after the other, on a machine whose steps
+ * spread evenly by so much. The part of the steps with prompts that is past the target, once that
+ * is known; *used: their mean time, over the target. */
+static double late_part(double spread, double *used) {
+    world *w = world_make(16, 512, 1024, 0);
+    double target = 3 * warm_up(w, 8, 1400);
+    uint32_t n = 0, n_late = 0, id = 0;
+    double sum = 0;
+    world_end(w);
+    w = world_make(16, 512, 1024, target);
+    w->spread = spread;
+    warm_up(w, 8, 1400);
+    for (uint32_t i = 0; i < 1000; i++) {
+        if (i == 0 || w->ended_s[id] > 0) id = world_arrive(w, 3000, 2, 0);
+        double seconds = world_step(w);
+        if (i < 300 || w->n_prompt_tokens < 2) continue; /* the last of a prompt is no chunk */
+        n_late += seconds > target;
+        sum += seconds;
+        n++;
+    }
+    assert_true(w->decodes && n > 600);
+    world_end(w);
+    *used = sum / n / target;
+    return (double)n_late / n;
+}
+
+/* Not half of the steps are past the target, which is what predictions of their mean come to, but
+ * as few as are to be; nor is more given away for that than the spread asks for. */
+static void test_nearly_every_step_keeps_the_target(void **state) {
+    (void)state;
+    const double spreads[] = {.1, .2};
+    for (int i = 0; i < 2; i++) {
+        double used, late = late_part(spreads[i], &used);
+        if (late < .3 * PACE_LATE || late > 1.3 * PACE_LATE) fail_msg("%g late", late);
+        if (used < .92 / (1 + spreads[i])) fail_msg("%g of the target", used);
+    }
+    double used; /* without any, nothing is given away */
+    assert_true(late_part(0, &used) < PACE_LATE && used > .95);
+}
+
+/* One step in ten is held up to three times its time, which no margin can help: prompts are not
+ * held up for it more than the bound says. */
+static void test_what_no_margin_helps(void **state) {
+    (void)state;
+    pace p = {.target_s = 1, .limit_s = 1};
+    for (int i = 0; i < 5000; i++) pace_learn(&p, 1, i % 10 == 0 ? 3 : 1);
+    assert_true(p.margin > .25 && p.margin <= .3);
+    for (int i = 0; i < 5000; i++) pace_learn(&p, 1, i % 50 == 0 ? 3 : 1.1);
+    assert_true(p.margin > .098 && p.margin < .14);
+    for (int i = 0; i < 5000; i++) pace_learn(&p, 1, .9);
+    assert_true(p.margin == 0);
+    p.limit_s = 0; /* nobody decodes: nobody waits for the step */
+    for (int i = 0; i < 5000; i++) pace_learn(&p, 1, 3);
+    assert_true(p.margin == 0);
+
+    assert_true(pace_within(2, .25, .8) == 1.6); /* half of what is left is .6, the margin .4 */
+    assert_true(pace_within(2, .25, 1.5) == 1.75);
+    assert_true(pace_within(2, 0, 1.5) == 2);
+}
+
 /* Nobody decodes: the target holds nothing up. */
 static void test_alone_the_budget_decides(void **state) {
     (void)state;
@@ -197,6 +257,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_target_is_kept),
         cmocka_unit_test(test_the_target_is_used),
+        cmocka_unit_test(test_nearly_every_step_keeps_the_target),
+        cmocka_unit_test(test_what_no_margin_helps),
         cmocka_unit_test(test_alone_the_budget_decides),
         cmocka_unit_test(test_nothing_starves),
         cmocka_unit_test(test_overload_in_the_order_of_arrival),

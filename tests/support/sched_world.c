@@ -60,6 +60,12 @@ uint32_t world_arrive(world *w, uint32_t n_prompt, uint32_t n_output, int priori
     return w->n++;
 }
 
+/* 1, or about it: uniform. */
+static double off(world *w) {
+    w->seed = w->seed * 1664525u + 1013904223u;
+    return 1 + w->spread * ((w->seed >> 8) / 8388608.0 - 1);
+}
+
 double world_step(world *w) {
     sched_plan plan = sched_next(w->s);
     cost_work work = {0}, least = {0};
@@ -77,7 +83,7 @@ double world_step(world *w) {
             w->n_prompt_tokens += q->n_scheduled;
         n_wanted += q->n_computed + q->n_scheduled == q->n_tokens;
     }
-    double seconds = cost_seconds(&w->shape, &w->truth, &work);
+    double seconds = cost_seconds(&w->shape, &w->truth, &work) * off(w);
     w->now_s += seconds;
     w->least_s = cost_seconds(&w->shape, &w->truth, &least);
     w->n_steps++;

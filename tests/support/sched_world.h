@@ -12,6 +12,8 @@ typedef struct {
     cost_shape shape;
     cost_rates truth;
     int32_t prompt[8192]; /* of who arrives next; zeros at first */
+    double spread;        /* steps take up to so much more or less, as a part */
+    uint32_t seed;        /* of that */
     bool blind;           /* nobody looks what is cached when a request comes */
     sequence sequences[WORLD_MAX_SEQUENCES];
     uint32_t n_output[WORLD_MAX_SEQUENCES]; /* each ends after so many tokens */
