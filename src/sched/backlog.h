@@ -7,8 +7,10 @@
  *     seconds = (what the prompts before it and its own add to steps) + (steps) * (a step without)
  *
  * with as many steps as the budget of tokens, the target of the time per token (pace.h) or the
- * places ask for. That is no more than an estimate: who comes later with a higher priority is not
- * known, nor how long answers will be, for which the mean of those before stands in. What of a
+ * places ask for, and a step as it is in their mean: those who decode end, prompts that are done
+ * decode, and contexts grow. That is no more than an estimate: who comes later with a higher
+ * priority is not known, nor how long answers will be, for which the mean of those before stands
+ * in. What of a
  * prompt is cached is known as it was when the request came (sequence.h: n_expected); prompts that
  * come together can find more, each what the one before has computed: how much less than expected
  * was computed of those before stands in.
@@ -32,11 +34,12 @@ typedef struct {
     cost_rates rates;
     double step_s; /* of the step that is planned; the rest is as it will be after it */
     uint32_t n_running, n_decoding;
-    uint32_t n_places;     /* that can run at once: fewer than the limit while blocks are short */
-    cost_work decodes;     /* of those that decode, in one step */
-    backlog_class running; /* with some of their prompt to come: before whoever waits */
+    uint32_t n_places;      /* that can run at once: fewer than the limit while blocks are short */
+    double decoding_tokens; /* of those that decode: their contexts */
+    backlog_class running;  /* with some of their prompt to come: before whoever waits */
     backlog_class waiting[BACKLOG_CLASSES];
     double steps_per_answer; /* recent mean; 0: no answer has ended yet */
+    double margin;           /* of steps that keep a target (pace.h) */
     double computed_share;   /* of what was expected to be, recent mean; at most 1 */
 } backlog;
 

@@ -73,7 +73,7 @@ static void add_running(const scheduler *s, const sequence *q, backlog *out) {
     uint32_t known = q->n_computed + q->n_scheduled - q->n_draft, lacks = q->n_tokens - known;
     if (lacks == 0 || (lacks == 1 && q->n_tokens > q->n_prompt)) {
         out->n_decoding++;
-        cost_add(&s->cost.shape, &out->decodes, known, 1, 1);
+        out->decoding_tokens += known;
     } else {
         backlog_class_add(&out->running, &s->cost.shape, known, lacks);
     }
@@ -84,6 +84,7 @@ void sched_get_backlog(const scheduler *s, backlog *out) {
                      .n_running = s->running.n,
                      .n_places = s->short_of_blocks ? s->running.n : s->params.max_num_seqs,
                      .steps_per_answer = s->steps_per_answer,
+                     .margin = s->pace.margin,
                      .computed_share = fmin(s->mean_computed / s->mean_expected, 1)};
     if (s->n_planned > 0) out->step_s = cost_predict(&s->cost, &s->work);
     for (const sequence *q = s->running.first; q != NULL; q = q->next) add_running(s, q, out);

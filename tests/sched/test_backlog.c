@@ -22,12 +22,17 @@ static double ratio(world *w, uint32_t budget, double tpot_s, uint32_t n_prompt,
     return predicted / (w->first_s[id] - start);
 }
 
-/* The machine is known by then. */
-static world *taught(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s) {
+/* The machine is known by then, and that answers have so many tokens. */
+static world *taught_by(uint32_t n_output, uint32_t seqs, uint32_t budget, uint32_t n_blocks,
+                        double tpot_s) {
     world *w = world_make(seqs, budget, n_blocks, tpot_s);
-    for (uint32_t i = 0; i < 20; i++) world_arrive(w, 20 + 40 * i, 12, 0);
+    for (uint32_t i = 0; i < 20; i++) world_arrive(w, 20 + 40 * i, n_output, 0);
     while (world_step(w) > 0) continue;
     return w;
+}
+
+static world *taught(uint32_t seqs, uint32_t budget, uint32_t n_blocks, double tpot_s) {
+    return taught_by(12, seqs, budget, n_blocks, tpot_s);
 }
 
 static void assert_near(double ratio, double low, double high) {
@@ -43,17 +48,23 @@ static void test_alone(void **state) {
     }
 }
 
+/* Six streams decode, and up to nine prompts come before. Answers are as long as those before were:
+ * where a target makes the way many steps long, most end on it. Taken for streams that all go on,
+ * with the contexts that they have, these make predictions up to seven times too long (12 ms, nine
+ * prompts, 20 tokens). */
 static void test_behind_other_prompts(void **state) {
     (void)state;
     const double targets[] = {0, 12e-3, 30e-3, 1e-6};
+    const uint32_t answers[] = {20, 60, 200};
     for (int t = 0; t < 4; t++)
-        for (uint32_t n = 0; n < 10; n++) {
-            world *w = taught(32, 512, 8192, targets[t]);
-            for (uint32_t i = 0; i < 6; i++) world_arrive(w, 50, 3000, 0); /* they decode */
+        for (uint32_t k = 0; k < 30; k++) {
+            uint32_t n = k / 3, n_output = answers[k % 3];
+            world *w = taught_by(n_output, 32, 512, 1024, targets[t]);
+            for (uint32_t i = 0; i < 6; i++) world_arrive(w, 50, n_output, 0);
             for (int i = 0; i < 5; i++) world_step(w);
-            for (uint32_t i = 0; i < n; i++) world_arrive(w, 100 + 150 * i, 200, 0);
+            for (uint32_t i = 0; i < n; i++) world_arrive(w, 100 + 150 * i, n_output, 0);
             if (n % 2 == 1) world_step(w); /* the first of them is half done */
-            assert_near(ratio(w, 512, targets[t], 700, 0), .75, 1.65);
+            assert_near(ratio(w, 512, targets[t], 700, 0), .65, 1.4);
             world_end(w);
         }
 }
@@ -162,7 +173,6 @@ static void test_edges(void **state) {
     assert_true(backlog_first_token_s(&b, &m, INT32_MIN, UINT32_MAX, 0) > 1000 * one);
     for (int i = 0; i < BACKLOG_CLASSES; i++) b.waiting[i] = (backlog_class){1 << 20, 1e12, 1e30};
     b.n_running = b.n_decoding = 1;
-    b.decodes.n_rows = 1;
     assert_true(isfinite(backlog_first_token_s(&b, &m, INT32_MAX, UINT32_MAX, 0)));
     b.n_places = 0;
     b.computed_share = 0;
