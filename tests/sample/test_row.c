@@ -89,7 +89,7 @@ static void fill(int kind, int32_t n) {
         }
         case EXTREME: x = below(4) == 0 ? INFINITY : below(2) == 0 ? FLT_MAX : x * 1e37f; break;
         case HALVES: x -= i < n / 2 ? 0 : 6; break;
-        case STRIPES: x -= i / SPAN % 16 == 0 ? 8 : 0; break; /* one span in so many is a sample */
+        case STRIPES: x -= i / SPAN % 16 == 0 ? 8 : 0; break;
         default: x = 1 + (float)below(50000) * FLT_EPSILON; break;
         }
         r->logits[i] = x;
@@ -160,26 +160,22 @@ static sampler_params random_params(int round, int32_t n) {
     return p;
 }
 
-static void check(sampler *s, const sampler_params *p, int kind, int32_t n, int *n_unsure) {
+static void check_round(sampler *s, int round, int kind, int32_t n, int *n_unsure) {
+    sampler_params p = random_params(round, n);
     sampler_result out;
     fill(kind, n);
-    sampler_draw(s, p, NULL, r->logits, 9, &out);
+    sampler_draw(s, &p, NULL, r->logits, 9, &out);
     int32_t expected;
-    bool sure = keep_by_sorting(p, &expected);
+    bool sure = keep_by_sorting(&p, &expected);
     int32_t n_kept = (int32_t)sampler_last_kept(s, r->kept);
     if (sure && expected > 0) {
         assert_int_equal(n_kept, expected);
         for (int32_t i = 0; i < n_kept; i++) assert_true(r->weight[r->kept[i]] > 0);
-        int32_t id = draw_by_sorting(philox_uniform(p->seed, 0, 9), &sure);
+        int32_t id = draw_by_sorting(philox_uniform(p.seed, 0, 9), &sure);
         if (sure) assert_int_equal(out.id, id);
     }
     *n_unsure += !sure;
     assert_in_range(out.id, 0, n - 1);
-}
-
-static void check_round(sampler *s, int round, int kind, int32_t n, int *n_unsure) {
-    sampler_params p = random_params(round, n);
-    check(s, &p, kind, n, n_unsure);
 }
 
 static void test_as_sorting(void **state) {
@@ -208,22 +204,46 @@ static void test_as_sorting_a_huge_vocabulary(void **state) {
     }
 }
 
-/* Where thousands are kept, the end is looked for near a guess, which may mislead. */
+/* What is kept are the first of the ranking, which weigh as much as they must, but not without the
+ * last of them. */
+static void check_prefix(sampler *s, const sampler_params *p, int kind, int32_t n) {
+    sampler_result out;
+    int32_t ignored;
+    double total = 0, sum = 0, last = 0;
+    fill(kind, n);
+    sampler_draw(s, p, NULL, r->logits, 9, &out);
+    keep_by_sorting(p, &ignored); /* it ranks them */
+    int32_t n_kept = (int32_t)sampler_last_kept(s, r->kept), n_ranked = 0;
+    for (int32_t i = 0; i < n; i++) n_ranked += tamed(r->logits[i]) > -INFINITY;
+    memset(r->weight, 0, (size_t)n * sizeof *r->weight);
+    for (int32_t i = 0; i < n_kept; i++) r->weight[r->kept[i]] = 1;
+    for (int32_t i = 0; i < n_ranked; i++) {
+        double x = (double)r->sorted[i].x - (double)r->sorted[0].x;
+        double w = exp(x / (double)p->temperature);
+        total += w;
+        if (i >= n_kept) continue;
+        assert_true(r->weight[r->sorted[i].id] == 1);
+        sum += last = w;
+    }
+    assert_true(sum > ((double)p->top_p - NEAR) * total);
+    assert_true(sum - last < ((double)p->top_p + NEAR) * total);
+}
+
+/* Thousands are kept, and rounding decides how many. */
 static void test_long_prefixes(void **state) {
     (void)state;
-    static const float parts[] = {.2f, .5f, .9f, .95f, .999f, .9999999f}, temperatures[] = {.7f, 3};
-    int n_unsure = 0;
-    int32_t n = 30000;
+    static const int kinds[] = {FLAT, TIED, ALL_EQUAL, HOSTILE, TINY_STEPS, HALVES, STRIPES};
+    static const float parts[] = {.3f, .7f, .95f, .9999f}, temperatures[] = {.7f, 3};
+    int32_t n = 30011;
     sampler *s = make(n);
-    for (int i = 0; i < N_KINDS * 12; i++) {
+    for (int i = 0; i < 7 * 4 * 2; i++) {
         sampler_params p = sampler_params_default();
-        p.top_p = parts[i / N_KINDS / 2];
-        p.temperature = temperatures[i / N_KINDS % 2];
+        p.top_p = parts[i / 14];
+        p.temperature = temperatures[i / 7 % 2];
         p.seed = counter;
-        check(s, &p, i % N_KINDS, n, &n_unsure);
+        check_prefix(s, &p, kinds[i % 7], n);
     }
     sampler_destroy(s);
-    assert_true(n_unsure < N_KINDS * 6);
 }
 
 /* The alternatives are the first of the ranking, their log-probabilities those of double. */
