@@ -180,6 +180,32 @@ static void test_linear(void **state) {
     compare_paths(QUANT_Q6_K, 33, 256, 101);
 }
 
+/* A step of any size gives each row the bits that it has alone, whichever tiles it ends in: a type
+ * of each way to hold quants. */
+static void test_step_sizes(void **state) {
+    (void)state;
+    enum { ROWS = 40, COLS = 256, N = 40 };
+    static const quant_type some[] = {QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_1, QUANT_Q5_0,
+                                      QUANT_Q6_K, QUANT_IQ4_NL, QUANT_Q8_0};
+    float *x = random_floats(N * COLS);
+    float *alone = mem_alloc(N * ROWS * sizeof *alone), *again = mem_alloc(N * ROWS * 4);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        uint8_t *weights = random_weights(some[i], (size_t)ROWS * COLS);
+        product p = {
+            .type = some[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+        run_product(rig_paths[0], 1, false, &p, 1, alone);
+        for (int k = 0; k < rig_n_paths; k++)
+            for (uint32_t batch = 2; batch <= N; batch++) {
+                run_product(rig_paths[k], 1, false, &p, batch, again);
+                assert_memory_equal(alone, again, N * ROWS * sizeof *alone);
+            }
+        mem_free(weights);
+    }
+    mem_free(x);
+    mem_free(alone);
+    mem_free(again);
+}
+
 /* Steps of few and of many tokens on teams of their own size, one within the other: the same bits.
  */
 static void test_thread_counts(void **state) {
@@ -409,13 +435,10 @@ static void test_errors(void **state) {
 int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_thread_counts),
-        cmocka_unit_test(test_affinity),
-        cmocka_unit_test(test_extreme_blocks),
-        cmocka_unit_test(test_infinite_activations),
-        cmocka_unit_test(test_glu_fused_or_not),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),           cmocka_unit_test(test_step_sizes),
+        cmocka_unit_test(test_thread_counts),    cmocka_unit_test(test_affinity),
+        cmocka_unit_test(test_extreme_blocks),   cmocka_unit_test(test_infinite_activations),
+        cmocka_unit_test(test_glu_fused_or_not), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

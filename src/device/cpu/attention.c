@@ -88,14 +88,14 @@ static void quantize_queries(const cpu_run *r, const dev_op *op, const attention
 static void multiply_keys(const cpu_run *r, const attention_job *j, const void *const *k,
                           uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
     const cpu_format *f = cpu_format_find(QUANT_Q8_0);
-    if (j->n_queries <= CPU_FEW && r->k->gemm_packed != NULL) {
+    if (j->n_queries <= r->k->max_packed) {
         for (uint32_t p = 0; p < n; p++)
             r->k->gemm_packed(&(cpu_packed_args){.format = f,
                                                  .panel = k[p],
                                                  .x = s->x,
                                                  .ahead = k[p],
                                                  .n_blocks = n_blocks,
-                                                 .width = j->n_queries,
+                                                 .n_tokens = j->n_queries,
                                                  .acc = s->acc[0] + p * CPU_PANEL});
         return;
     }

@@ -29,7 +29,6 @@
 #define CPU_QUADS 8               /* groups of 4 K in a block */
 #define CPU_TILE 12               /* tokens of an activation tile */
 #define CPU_TOKENS (8 * CPU_TILE) /* activations of so many stay in the second-level cache */
-#define CPU_FEW 8                 /* so few tokens go from the packed form at once */
 #define CPU_PAIR (2 * CPU_PANEL)
 #define CPU_K_BLOCKS 24 /* of two panels so many, unpacked, stay in the first-level cache */
 #define CPU_SPAN 256    /* context tokens of one attention partial */
@@ -116,14 +115,14 @@ typedef struct {
     cpu_fetch *fetch;
 } cpu_gemm_args;
 
-/* Up to CPU_FEW tokens times one packed panel. */
+/* Up to max_packed tokens times one packed panel. */
 typedef struct {
     const cpu_format *format;
     const uint8_t *panel;
-    const cpu_xblock *x;  /* [n_blocks][width] */
+    const cpu_xblock *x;  /* in tiles of CPU_TILE tokens, each [n_blocks][its width] */
     const uint8_t *ahead; /* what is needed later: as much of it is fetched meanwhile */
-    uint32_t n_blocks, width;
-    float *acc; /* out: 16 columns of [width][CPU_PAIR] */
+    uint32_t n_blocks, n_tokens;
+    float *acc; /* out: 16 columns of [n_tokens][CPU_PAIR] */
 } cpu_packed_args;
 
 typedef struct {
@@ -158,8 +157,8 @@ typedef struct {
     /* linear, integer */
     void (*unpack)(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
     void (*gemm)(const cpu_gemm_args *a);
-    /* NULL: unpack, then gemm. */
     void (*gemm_packed)(const cpu_packed_args *a);
+    uint32_t max_packed; /* tokens at once from the packed form; for more: unpack, then gemm */
     /* Rows t of out, ld apart: n_cols of acc [n][CPU_PAIR], plus bias [n_cols] unless NULL. */
     void (*store_sums)(const float *acc, const float *bias, uint32_t n, uint32_t n_cols, float *out,
                        size_t ld);

@@ -12,5 +12,6 @@ const cpu_kernels cpu_kernels_avx2 = {
     .unpack = cpu_unpack_avx2,
     .gemm = cpu_gemm_avx2,
     .gemm_packed = cpu_gemm_packed_avx2,
+    .max_packed = 2 * CPU_TILE,
     VECTOR_KERNELS,
 };

@@ -12,5 +12,6 @@ const cpu_kernels cpu_kernels_avx512 = {
     .unpack = cpu_unpack_avx512,
     .gemm = cpu_gemm_avx512,
     .gemm_packed = cpu_gemm_packed_avx512,
+    .max_packed = CPU_FEW_AVX512,
     VECTOR_KERNELS,
 };

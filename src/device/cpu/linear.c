@@ -2,17 +2,17 @@
  * kernels->gemm, gemm_packed and fgemm.
  *
  * A chunk of work is a block of tokens times a group of panels of one weight; a member takes its
- * panels two by two. Few tokens read a panel straight from its packed form; for more, chunks of K
- * of two panels are unpacked into the first-level cache. Sums are made in scratch, then stored: as
- * they are, or, where the next product is all that reads them, through the activation and
- * quantised for it (two panels are 32 rows: one block).
+ * panels two by two. Up to max_packed tokens read a panel straight from its packed form; for more,
+ * chunks of K of two panels are unpacked into the first-level cache. Sums are made in scratch, then
+ * stored: as they are, or, where the next product is all that reads them, through the activation
+ * and quantised for it (two panels are 32 rows: one block).
  */
 #include <string.h>
 
 #include "device/cpu/run.h"
 
-/* Prefetch distance of the product of few tokens, in bytes: some 12 blocks of four bits. Panels
- * follow each other. */
+/* Prefetch distance of the product from the packed form, in bytes: some 12 blocks of four bits.
+ * Panels follow each other. */
 #define AHEAD 4096
 
 /* The chunks of one weight of a linear: token blocks x groups of panels. */
@@ -53,10 +53,10 @@ static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w
         r->k->gemm_packed(
             &(cpu_packed_args){.format = w->format,
                                .panel = panel_at(w, j->panel + p, 0),
-                               .x = cpu_input_at(r, j->op->x_in, n_blocks, 0, 0, &width),
+                               .x = cpu_input_at(r, j->op->x_in, n_blocks, j->first, 0, &width),
                                .ahead = panel_at(w, j->panel + p, 0) + AHEAD,
                                .n_blocks = n_blocks,
-                               .width = width,
+                               .n_tokens = j->end - j->first,
                                .acc = acc + (size_t)p * CPU_PANEL});
 }
 
@@ -107,7 +107,7 @@ static uint32_t chunk_of(const cpu_format *f, uint32_t n_blocks) {
 /* acc [tokens of the job][CPU_PAIR] = the job's tokens times its panels of w. */
 static void sum_panels(const cpu_run *r, const panel_job *j, const dev_weight *w,
                        cpu_ublock *blocks, float *acc) {
-    if (r->n_rows <= CPU_FEW && r->k->gemm_packed != NULL) {
+    if (j->end - j->first <= r->k->max_packed) {
         sum_packed(r, j, w, acc);
         return;
     }

@@ -5,10 +5,12 @@
  * bits over a whole block (32 * 15 * 127 / 2 < 2^15). Those of 8 bits go as |q - 128| times the
  * activation with its sign: 2 * 128 * 127 fits, and no zero has to be taken off afterwards.
  *
- * Few tokens take a panel's quants in registers on their way from memory; for many, a panel is
- * unpacked to bytes once. Either way a block of 16 rows is multiplied by tiles of 4 tokens: 8
- * integer accumulators of the 16 registers, 6 loads for each 8 products. The float sums stay in
- * memory, which the first-level cache is: a block adds to each but once or twice.
+ * Up to max_packed tokens walk down a panel together and take its quants in registers on their way
+ * from memory: taking nibbles apart again for each tile costs less than bytes that are stored and
+ * loaded. For more, a panel is unpacked to bytes once. Either way a block of 16 rows is multiplied
+ * by tiles of 4 tokens: 8 integer accumulators of the 16 registers, 6 loads for each 8 products.
+ * The float sums stay in memory, which the first-level cache is: a block adds to each but once or
+ * twice.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -264,16 +266,41 @@ INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], const cpu_xb
 
 /* Panels --------------------------------------------------------------------------------------- */
 
+/* The quants of a block, a byte each, as in cpu_ublock. */
+INLINE void unpack_quants(cpu_planes planes, const uint8_t *from, uint8_t *q) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 2 * CPU_QUADS; i++)
+        _mm256_store_si256((__m256i *)(void *)(q + i * 32),
+                           quants(planes, from + i % 2 * 32, i / 2));
+}
+
+/* Block b of a panel times all tokens. Each register tile takes its quants from the packed form
+ * again; but where they lie in two planes, more than two tiles take them from bytes. */
+INLINE void packed_block(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a,
+                         uint32_t b, const uint8_t *w, const scales s[2]) {
+    const bool two_planes = planes == CPU_U3 || planes == CPU_U5 || planes == CPU_U6,
+               unpacked = two_planes && a->n_tokens > 2 * TOKENS;
+    _Alignas(32) uint8_t q[CPU_BLOCK * CPU_PANEL];
+    if (unpacked) unpack_quants(planes, w, q);
+    for (uint32_t t = 0; t < a->n_tokens; t += CPU_TILE) {
+        uint32_t left = a->n_tokens - t, width = left < CPU_TILE ? left : CPU_TILE;
+        const cpu_xblock *x = a->x + (size_t)t * a->n_blocks + (size_t)b * width;
+        float *acc = a->acc + (size_t)t * CPU_PAIR;
+        if (unpacked)
+            add_tokens((form){planes, scaling, false}, q, s, x, width, acc);
+        else
+            add_tokens((form){planes, scaling, true}, w, s, x, width, acc);
+    }
+}
+
 INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
-    const form kind = {planes, scaling, true};
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
-    const cpu_xblock *x = a->x;
-    for (uint32_t t = 0; t < a->width; t++)
+    for (uint32_t t = 0; t < a->n_tokens; t++)
         memset(a->acc + (size_t)t * CPU_PAIR, 0, CPU_PANEL * sizeof *a->acc);
-    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += a->width, left--) {
+    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, left--) {
         if (left == 0) {
             head = at;
             at += f->head_bytes;
@@ -285,7 +312,7 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
         scales s[2];
         for (uint32_t r = 0; r < 2; r++)
             s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
-        add_tokens(kind, at, s, x, a->width, a->acc);
+        packed_block(planes, scaling, a, b, at, s);
         at += step;
     }
 }
@@ -298,10 +325,7 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
             head = at;
             at += f->head_bytes;
         }
-#pragma GCC unroll 16
-        for (int i = 0; i < 2 * CPU_QUADS; i++)
-            _mm256_store_si256((__m256i *)(void *)(out->q + i * 32),
-                               quants(planes, at + i % 2 * 32, i / 2));
+        unpack_quants(planes, at, out->q);
         for (uint32_t row = 0; row < CPU_PANEL; row += 8) {
             scales s = block_scales(scaling, head, at + f->quant_bytes, row);
             for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {

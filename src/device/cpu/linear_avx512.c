@@ -156,7 +156,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
     const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
     const cpu_xblock *x = a->x;
-    __m512 acc[CPU_FEW];
+    __m512 acc[CPU_FEW_AVX512];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
     for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += T, left--) {
@@ -168,7 +168,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         for (uint32_t i = 0; i < step + 32; i += 64)
             _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
         scales s = block_scales(scaling, head, at + f->quant_bytes);
-        __m512i isum[2][CPU_FEW];
+        __m512i isum[2][CPU_FEW_AVX512];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
             isum[0][t] = start(&x[t], 0, halves, cpu_has_min(scaling), shift);
@@ -199,7 +199,7 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
 }
 
 INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
-    switch (a->width) {
+    switch (a->n_tokens) {
     case 1: packed_tile(planes, scaling, 1, a); break;
     case 2: packed_tile(planes, scaling, 2, a); break;
     case 3: packed_tile(planes, scaling, 3, a); break;
@@ -208,7 +208,7 @@ INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_pack
     case 6: packed_tile(planes, scaling, 6, a); break;
     case 7: packed_tile(planes, scaling, 7, a); break;
     case 8: packed_tile(planes, scaling, 8, a); break;
-    default: ridge_assert(a->width <= CPU_FEW);
+    default: ridge_assert(a->n_tokens <= CPU_FEW_AVX512);
     }
 }
 
