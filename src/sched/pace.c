@@ -52,7 +52,7 @@ uint32_t pace_allows(pace *p, const cost_model *cost, const sequence *q) {
     cost_work others = without(p, &cost->shape, q, has);
     uint32_t n = cost_fit(cost, &others, q->n_computed, has + lacks, p->limit_s);
     p->full = n < has + lacks;
-    return n > has ? n - has : 0;
+    return n > has ? n - has : has == 0; /* who is let in has its one token, too */
 }
 
 void pace_take(pace *p, const cost_model *cost, const sequence *q, uint32_t n) {

@@ -194,6 +194,24 @@ static void test_nothing_starves(void **state) {
     }
 }
 
+/* Where even one token of a prompt costs more than the tenth: who is let in has it in the same
+ * step, as every running one has. So nobody is preempted before what was found for him is used. */
+static void test_who_is_let_in_has_a_token(void **state) {
+    (void)state;
+    world *w = world_make(16, 512, 4096, 0);
+    w->shape.row_ops *= 20;
+    sched_set_cost(w->s, &w->shape, 1e-9);
+    warm_up(w, 1, 500);
+    for (uint32_t i = 0; i < 5; i++) {
+        uint32_t id = world_arrive(w, 20, 1, 0);
+        while (w->first_s[id] == 0) {
+            world_step(w);
+            assert_int_equal(w->n_prompt_tokens, 1);
+        }
+    }
+    world_end(w);
+}
+
 /* Steady overload of equal priority: more comes than can be served, for ever. The k-th to come has
  * ended after no more steps than if all before it and itself were served one after the other, each
  * token a step of its own: what comes later never delays it past that. Those of equal lengths end
@@ -261,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_what_no_margin_helps),
         cmocka_unit_test(test_alone_the_budget_decides),
         cmocka_unit_test(test_nothing_starves),
+        cmocka_unit_test(test_who_is_let_in_has_a_token),
         cmocka_unit_test(test_overload_in_the_order_of_arrival),
         cmocka_unit_test(test_priorities),
     };
