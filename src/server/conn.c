@@ -10,6 +10,7 @@
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -231,6 +232,14 @@ void conn_stream_end(conn *c) {
 
 void conn_wait(conn *c, conn_work work) {
     c->work = work;
+}
+
+void conn_look_for_end(conn *c) {
+    struct pollfd p = {.fd = bufferevent_getfd(c->bev), .events = POLLRDHUP};
+    if (evbuffer_get_length(bufferevent_get_input(c->bev)) < INPUT_HIGH_WATER) return;
+    if (poll(&p, 1, 0) <= 0) return;
+    c->dropped = true;
+    set_deadline(c, 1e-6);
 }
 
 /* Written, and not being read. */

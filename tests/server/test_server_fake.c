@@ -601,6 +601,20 @@ static void test_disconnect(void **state) {
         if (i >= 3) close(fd);
     }
     assert_int_equal(fake_backend_n_cancelled(f.fake), 14);
+    static char more[300000]; /* behind the request: reading pauses */
+    memset(more, 'x', sizeof more);
+    for (size_t i = 0; i < 2; i++) {
+        int fd = dial(&f);
+        char *request = http("POST", "/v1/completions", "", bodies[i]);
+        send_text(fd, request, strlen(request));
+        send_text(fd, more, sizeof more);
+        mem_free(request);
+        wait_live(&f, 1);
+        usleep(100000);
+        close(fd);
+        wait_live(&f, 0);
+    }
+    assert_int_equal(fake_backend_n_cancelled(f.fake), 16);
     check_status(&f, "GET", "/health", "", 200);
     stop(&f);
 }
