@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+#define AT_ONCE 16 /* nodes: more would wait for each other */
+
 struct kv_cache {
     kv_cache_params params;
     kv_pool *pools[KV_MAX_GROUPS];
@@ -92,14 +94,12 @@ static void forget_node(kv_cache *c, kv_node *node) {
 }
 
 /* The n oldest will go. Nobody has looked at their nodes for long, and each would be waited for, as
- * would its parent, which mostly goes next. Two more, and the state of a third: for the next time.
- */
+ * would its parent, which mostly goes next. So many are fetched at once, with two more for the next
+ * time. */
 static void fetch_oldest(const kv_cache *c, uint32_t g, uint32_t n) {
-    const kv_pool *pool = c->pools[g];
-    int32_t block = kv_pool_oldest(pool);
-    for (uint32_t i = 0; i < n + 2 && block >= 0; i++, block = kv_pool_newer(pool, block))
-        mem_prefetch(owner(c, g, block));
-    if (block >= 0) kv_pool_fetch(pool, block);
+    uint32_t names[AT_ONCE + 2];
+    n = kv_pool_oldest_names(c->pools[g], names, (n < AT_ONCE ? n : AT_ONCE) + 2);
+    for (uint32_t i = 0; i < n; i++) mem_prefetch(kv_prefix_node(c->tree, names[i]));
 }
 
 static void evict(kv_cache *c, uint32_t g) {
@@ -122,8 +122,10 @@ uint32_t kv_cache_n_available(const kv_cache *c, uint32_t g) {
 static void grow(kv_cache *c, kv_table *t, uint32_t g, uint32_t n_blocks) {
     if (n_blocks <= t->n_blocks) return;
     uint32_t n = n_blocks - t->n_blocks, n_free = kv_pool_n_free(c->pools[g]);
-    if (n_free < n) fetch_oldest(c, g, n - n_free);
-    while (kv_pool_n_free(c->pools[g]) < n) evict(c, g);
+    for (uint32_t i = 0; n_free + i < n; i++) {
+        if (i % AT_ONCE == 0) fetch_oldest(c, g, n - n_free - i);
+        evict(c, g);
+    }
     ridge_status status = kv_table_grow(t, c->pools[g], n_blocks);
     ridge_assert(status == RIDGE_OK);
 }

@@ -121,10 +121,11 @@ int32_t kv_pool_oldest(const kv_pool *p) {
     return p->n_cached > 0 ? (int32_t)p->blocks[p->n_blocks].next : -1;
 }
 
-int32_t kv_pool_newer(const kv_pool *p, int32_t block) {
-    ridge_assert(is_cached(state_of(p, block)));
-    uint32_t next = p->blocks[block].next;
-    return next == p->n_blocks ? -1 : (int32_t)next;
+uint32_t kv_pool_oldest_names(const kv_pool *p, uint32_t *names, uint32_t n) {
+    uint32_t i = 0, at = p->blocks[p->n_blocks].next;
+    for (; i < n && at != p->n_blocks; i++, at = p->blocks[at].next) names[i] = p->blocks[at].name;
+    mem_prefetch(&p->blocks[at]); /* for the next time */
+    return i;
 }
 
 int32_t kv_pool_older(const kv_pool *p, int32_t block) {

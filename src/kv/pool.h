@@ -35,7 +35,8 @@ void kv_pool_forget(kv_pool *p, int32_t block);
 int32_t kv_pool_oldest(const kv_pool *p); /* of the cached ones; -1: none */
 /* Of the cached ones the newest (block -1), or that which was let go before `block`; -1: none. */
 int32_t kv_pool_older(const kv_pool *p, int32_t block);
-int32_t kv_pool_newer(const kv_pool *p, int32_t block); /* let go after `block`; -1: none */
+/* The names of the oldest ones, at most n, the oldest first; how many. */
+uint32_t kv_pool_oldest_names(const kv_pool *p, uint32_t *names, uint32_t n);
 
 /* Its state will be looked at soon. */
 void kv_pool_fetch(const kv_pool *p, int32_t block);

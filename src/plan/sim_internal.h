@@ -105,7 +105,14 @@ void sim_request_free(sim *s, sim_request *q);
 
 /* tally.c */
 void tally_start(tally *t, const sim_request *q, double now_s);
-void tally_token(tally *t, sim_request *q, double now_s); /* one or more at once */
+/* Its first token, or one that has come after another time than the last. */
+void tally_first_or_run(tally *t, sim_request *q, double now_s);
+static inline void tally_token(tally *t, sim_request *q, double now_s) { /* one or more at once */
+    bool same = q->answered && now_s - q->last_s == t->run_s;
+    if (same) t->n_run++;
+    if (!same) tally_first_or_run(t, q, now_s);
+    q->last_s = now_s;
+}
 void tally_end(tally *t, const sim_params *p, const sim_request *q);
 void tally_step(tally *t, const team *m);
 sim_result tally_result(tally *t);

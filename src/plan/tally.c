@@ -12,21 +12,16 @@ static void end_run(tally *t) {
     t->n_run = 0;
 }
 
-static void add_interval(tally *t, double seconds) {
-    if (seconds != t->run_s) end_run(t);
-    t->run_s = seconds;
-    t->n_run++;
-}
-
-void tally_token(tally *t, sim_request *q, double now_s) {
+void tally_first_or_run(tally *t, sim_request *q, double now_s) {
     if (q->answered) {
-        add_interval(t, now_s - q->last_s);
+        end_run(t);
+        t->run_s = now_s - q->last_s;
+        t->n_run = 1;
     } else {
         q->answered = true;
         q->first_s = now_s;
         sketch_add(&t->ttft_s, now_s - q->arrived_s, 1);
     }
-    q->last_s = now_s;
 }
 
 /* Per token after the first; an answer of one token has none, and so keeps every target for it. */

@@ -12,32 +12,32 @@ void outlook_init(scheduler *s) {
 }
 
 void sched_set_cost(scheduler *s, const cost_shape *shape, double tpot_s) {
-    outlook_init(s);
-    s->weighs = true;
     cost_init(&s->cost, shape);
     s->pace.target_s = tpot_s;
+    s->weighs = true;
 }
 
 const cost_model *sched_cost(const scheduler *s) {
     return &s->cost;
 }
 
-/* Of the blocks that q holds, and the tokens that are in them after the step. A static batch's
- * full groups are held for the longest context there is. */
-static void add_use(sched_cache_use *use, const scheduler *s, const sequence *q) {
-    uint32_t size = s->params.block_size, n = q->n_computed + q->n_scheduled - q->n_draft;
-    for (uint32_t g = 0; g < s->params.n_groups; g++) {
+/* Of the blocks of a group, and the tokens that are in them after the step. A static batch's full
+ * groups are held for the longest context there is. */
+static void add_use(sched_cache_use *use, const scheduler *s, uint32_t g) {
+    uint64_t size = s->params.block_size, n_blocks = 0;
+    for (const sequence *q = s->running.first; q != NULL; q = q->next) {
         const kv_table *t = &q->kv.tables[g];
-        uint32_t given_back = t->first * size;
-        bool whole = s->params.static_batches && s->params.window[g] == 0;
-        use->reserved += whole ? static_room(s) : (t->n_blocks - t->first) * size;
+        uint64_t n = q->n_computed + q->n_scheduled - q->n_draft, given_back = t->first * size;
+        n_blocks += t->n_blocks - t->first;
         if (!q->padding && n > given_back) use->used += n - given_back;
     }
+    bool whole = s->params.static_batches && s->params.window[g] == 0;
+    use->reserved += whole ? (uint64_t)s->running.n * static_room(s) : n_blocks * size;
 }
 
 sched_cache_use sched_get_cache_use(const scheduler *s) {
     sched_cache_use use = {0};
-    for (const sequence *q = s->running.first; q != NULL; q = q->next) add_use(&use, s, q);
+    for (uint32_t g = 0; g < s->params.n_groups; g++) add_use(&use, s, g);
     return use;
 }
 

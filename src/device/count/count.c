@@ -111,19 +111,27 @@ typedef struct {
     count_piece groups[DEV_MAX_GROUPS][N_PIECES];
 } count_step;
 
+static void add_piece(count_piece *p, double n, double seen, double read, double latent_flops) {
+    p->n_rows += n;
+    p->seen += seen;
+    p->read += read;
+    p->latent_flops += latent_flops;
+}
+
 static void look(const dev_compiled *c, const dev_batch *batch, count_step *step) {
-    for (uint32_t g = 0; g < c->n_groups; g++)
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        count_piece decodes = {0}, prompts = {0};
+        bool latent = c->latents[g].rank > 0;
         for (uint32_t s = 0; s < batch->n_seqs; s++) {
             double n = batch->seqs[s].n_rows, first = batch->seqs[s].n_context - n;
             double seen = work_seen_tokens(c->windows[g], first, n);
             double read = work_read_tokens(c->windows[g], first, n);
-            count_piece *p = &step->groups[g][n > 1 ? PROMPTS : DECODES];
-            p->n_rows += n;
-            p->seen += seen;
-            p->read += read;
-            if (c->latents[g].rank > 0)
-                p->latent_flops += work_latent_flops(&c->latents[g], n, seen, read);
+            double flops = latent ? work_latent_flops(&c->latents[g], n, seen, read) : 0;
+            add_piece(n > 1 ? &prompts : &decodes, n, seen, read, flops);
         }
+        step->groups[g][DECODES] = decodes;
+        step->groups[g][PROMPTS] = prompts;
+    }
 }
 
 static roof_bound bound_of(const efficiency_peaks *peaks, const efficiency_op *work) {
