@@ -22,6 +22,7 @@ static engine_request make_request(const int32_t *prompt, size_t n_prompt, const
     r.max_tokens = o->max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)o->max_tokens;
     r.min_tokens = o->min_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)o->min_tokens;
     r.ignore_eos = o->ignore_eos;
+    r.goes_on = o->goes_on;
     r.stop = stop;
     r.n_stop = o->stop != NULL;
     r.sampling.temperature = (float)o->temperature;

@@ -13,8 +13,8 @@ typedef struct {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k;
     uint64_t seed, max_tokens, min_tokens;
-    const char *stop; /* NULL: none */
-    bool ignore_eos;
+    const char *stop;         /* NULL: none */
+    bool ignore_eos, goes_on; /* engine_request's */
 } answer_options;
 
 answer_options answer_options_default(void);

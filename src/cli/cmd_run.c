@@ -139,6 +139,7 @@ int cmd_run(int argc, char **argv) {
     chat_template *t = NULL;
     buf prompt = {0};
     a.engine.max_num_seqs = 1;
+    a.answer.goes_on = a.raw;
     for (int i = 1; i < n_args; i++) buf_printf(&prompt, "%s%s", i > 1 ? " " : "", argv[i]);
     double started = clock_now_s();
     ridge_status status = engine_args_open(&e, &a.engine, argv[0], &err);

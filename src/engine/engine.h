@@ -81,7 +81,10 @@ typedef struct {
     uint32_t max_tokens; /* 0: until the context is full */
     uint32_t min_tokens; /* until then neither end-of-generation tokens nor stop strings end it */
     bool ignore_eos;
-    bool special;            /* control tokens appear in the text */
+    bool special; /* control tokens appear in the text */
+    bool goes_on; /* the text goes on where the prompt's ends: a space at its beginning is
+                     kept, which vocabularies with a space before every text would take
+                     for that one; else it is a text of its own */
     sampler_params sampling; /* bias is copied */
     const char *const *stop; /* [n_stop] strings that end the text (not included), copied */
     size_t n_stop;

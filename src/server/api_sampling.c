@@ -318,6 +318,7 @@ bool api_sampling_read(api_request *r, int32_t n_vocab, api_error *e) {
     if (r->kind == API_CHAT && r->echo)
         return api_fail(e, 400, "echo", "'echo' is not supported in chats");
     r->engine.special = !skip_special;
+    r->engine.goes_on = r->kind == API_COMPLETIONS;
     r->add_special = add_special;
     if (!read_max_tokens(r, e) || !read_draws(r, e) || !read_bias(r, n_vocab, e) ||
         !read_stop(r, e) || !read_stop_ids(r, n_vocab, e) || !read_logprobs(r, e) ||

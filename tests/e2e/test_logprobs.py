@@ -128,7 +128,7 @@ def test_the_texts_of_tokens_are_the_text(client):
 @pytest.mark.parametrize("path, body, message", [
     ("completions", {"prompt": "a " * 1000, "echo": True, "logprobs": 20, "n": 128, "max_tokens": 1}, "log-probabilities"),
     ("completions", {"prompt": "a " * 1000, "prompt_logprobs": 20, "n": 128}, "at most 2097152"),
-    ("completions", {"prompt": ["x"] * 16, "logprobs": 20, "n": 128, "max_tokens": 60}, "2580480 of its own"),
+    ("completions", {"prompt": ["x"] * 8, "logprobs": 20, "n": 128, "max_tokens": 120}, "2580480 of its own"),
     ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 128, "logprobs": True, "top_logprobs": 20,
                           "max_tokens": 2000}, "5376000 of its own"),
     ("completions", {"prompt": ["x"] * 2049}, "2049 prompts"),

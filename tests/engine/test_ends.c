@@ -1,9 +1,13 @@
-/* engine/: how a text ends: stop strings in the last token and in the detokenizer's last bytes, end
- * tokens, the limit, and which of them is the reason when several come at once. */
+/* engine/: how a text begins and ends: the space before it; stop strings in the last token and in
+ * the detokenizer's last bytes, end tokens, the limit, and which of them is the reason when several
+ * come at once. */
 #include "unit.h"
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/mapfile.h"
+#include "base/mem.h"
 #include "engine/engine.h"
 #include "tiny_model.h"
 
@@ -158,8 +162,72 @@ static void test_several_reasons_at_once(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run(&cases[i]);
 }
 
+/* Where the vocabulary has a space before every text, as Llama 2's does: the answer's own first
+ * space is that one, unless the answer goes on with the prompt's words. */
+static void set_space_prefix(const char *path) {
+    static const char key[] = "add_space_prefix";
+    char *bytes;
+    size_t n;
+    assert_int_equal(file_read(&bytes, &n, path, SIZE_MAX, NULL), RIDGE_OK);
+    char *at = memmem(bytes, n, key, strlen(key));
+    assert_non_null(at);
+    at[strlen(key) + 4] = 1; /* after the type */
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+    mem_free(bytes);
+}
+
+static void assert_begins(engine *spaced, const int32_t *prompt, size_t n_prompt, bool goes_on,
+                          const char *expected) {
+    const sampler_bias bias = {TINY_SPACE_T, 100};
+    engine_request q = engine_request_default();
+    q.prompt = prompt;
+    q.n_prompt = n_prompt;
+    q.goes_on = goes_on;
+    q.max_tokens = 2;
+    q.sampling.bias = &bias;
+    q.sampling.n_bias = 1;
+    uint64_t id;
+    const engine_event *events;
+    size_t n;
+    buf text = {0};
+    assert_int_equal(engine_submit(spaced, &q, &id, NULL), RIDGE_OK);
+    while (engine_step(spaced, &events, &n))
+        for (size_t i = 0; i < n; i++) buf_append(&text, events[i].text, events[i].n_text);
+    assert_string_equal(text.data, expected);
+    buf_free(&text);
+}
+
+static void test_the_first_space(void **state) {
+    (void)state;
+    static const int32_t word[] = {TINY_BOS, BYTE('a')}, inside[] = {TINY_BOS, BYTE(0xC3)},
+                         control[] = {TINY_BOS, BYTE('a'), TINY_BOS};
+    char *path = tiny_model_write("llama");
+    set_space_prefix(path);
+    engine_params p = engine_params_default();
+    p.model_path = path;
+    p.n_threads = 1;
+    p.kv_cache_bytes = 1 << 20;
+    p.checks = true;
+    engine *spaced;
+    assert_int_equal(engine_open(&spaced, &p, NULL), RIDGE_OK);
+    assert_begins(spaced, word, 2, true, " t t");
+    assert_begins(spaced, word, 2, false, "t t");
+    assert_begins(spaced, word, 1, true, "t t");    /* the prompt has no word yet */
+    assert_begins(spaced, control, 3, true, "t t"); /* a text begins anew */
+    assert_begins(spaced, inside, 2, true, " t t"); /* half a character is the prompt's affair */
+    assert_begins(e, word, 2, true, " t t");        /* a vocabulary without that space */
+    assert_begins(e, word, 2, false, " t t");
+    engine_close(spaced);
+    unlink(path);
+    mem_free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_space),
         cmocka_unit_test(test_stop_strings_in_the_last_bytes),
         cmocka_unit_test(test_several_reasons_at_once),
     };

@@ -6,7 +6,9 @@
 
 #define TINY_N_VOCAB 272
 #define TINY_N_CONTEXT 128
+#define TINY_BOS 1
 #define TINY_EOS 2
+#define TINY_SPACE_T 266 /* " t" */
 
 /* The kinds: an architecture, or one of its variants. */
 extern const char *const tiny_kinds[]; /* NULL-terminated */
