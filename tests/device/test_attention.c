@@ -356,6 +356,19 @@ static void test_attention_q8(void **state) {
     check_case(single, (attention_input){.lengths = {50, 70}, .n_seqs = 2});
 }
 
+/* However many heads share a key: they are worked on by so many at once, and the rest. */
+static void test_heads_of_a_key(void **state) {
+    (void)state;
+    attention_input two = {.lengths = {41, 18}, .n_seqs = 2};
+    for (uint32_t n = 5; n <= 9; n++) {
+        attention_case a = {.n_heads = 2 * n, .n_kv_heads = 2, .head_dim = 32, .n_rot = 32};
+        a.kv_type = DEV_KV_F16;
+        check_case(a, two);
+        a.kv_type = DEV_KV_Q8_0;
+        check_case(a, two);
+    }
+}
+
 /* The layers of a q8_0 cache that stay f16 are those of an f16 cache, bit for bit. */
 static void test_f16_layers(void **state) {
     (void)state;
@@ -560,15 +573,11 @@ static void test_blocks_read_and_written(void **state) {
 int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_q8),
-        cmocka_unit_test(test_f16_layers),
-        cmocka_unit_test(test_extreme_q8),
-        cmocka_unit_test(test_given_back_blocks),
-        cmocka_unit_test(test_overflowed_values),
-        cmocka_unit_test(test_blocks_read_and_written),
-        cmocka_unit_test(test_shapes_refused),
-        cmocka_unit_test(test_type_names),
+        cmocka_unit_test(test_attention),         cmocka_unit_test(test_attention_q8),
+        cmocka_unit_test(test_heads_of_a_key),    cmocka_unit_test(test_f16_layers),
+        cmocka_unit_test(test_extreme_q8),        cmocka_unit_test(test_given_back_blocks),
+        cmocka_unit_test(test_overflowed_values), cmocka_unit_test(test_blocks_read_and_written),
+        cmocka_unit_test(test_shapes_refused),    cmocka_unit_test(test_type_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
