@@ -294,6 +294,7 @@ bool team_next(team_cursor *c, uint32_t *chunk) {
         uint32_t i = take(&t->shares[owner].taken, c->piece, size);
         if (i < size) {
             *chunk = begin + i;
+            c->end = begin + size;
             c->holding = true;
             return true;
         }

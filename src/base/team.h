@@ -43,9 +43,9 @@ void team_run_first(team *t, int n_members, team_fn fn, void *context);
  */
 typedef struct {
     team *team;
-    uint32_t piece, n_chunks;
-    int owner, left; /* whose share is being taken; shares not yet seen empty */
-    bool holding;    /* a chunk that is done when the next is asked for */
+    uint32_t piece, n_chunks, end; /* the share that is being taken ends there */
+    int owner, left;               /* whose share is being taken; shares not yet seen empty */
+    bool holding;                  /* a chunk that is done when the next is asked for */
 } team_cursor;
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks);

@@ -33,6 +33,13 @@ static uint32_t chunks_of(uint32_t piece) {
     return piece % (MAX_CHUNKS + 1);
 }
 
+/* Where the share that a chunk is of ends, as evenly as n shares can be. */
+static uint32_t share_end(uint32_t chunk, uint32_t n_chunks, uint32_t n) {
+    uint32_t share = 1;
+    while (n_chunks * share / n <= chunk) share++;
+    return n_chunks * share / n;
+}
+
 /* Piece p has p % 8 chunks (none, at times); each writes what it finds in the piece before, plus
  * one. */
 static void turn(void *context, int member, int n) {
@@ -46,6 +53,7 @@ static void turn(void *context, int member, int n) {
         for (uint32_t chunk; team_next(&work, &chunk);) {
             for (uint32_t i = 0; p > 0 && i < chunks_of(p - 1); i++)
                 fault_unless(c, c->values[p - 1][i] == p);
+            fault_unless(c, work.end == share_end(chunk, chunks_of(p), (uint32_t)n));
             fault_unless(c, c->values[p][chunk] == 0); /* else it was handed out twice */
             c->values[p][chunk] = p + 1;
             if (sleeps && p % 97 == 0) usleep(100);

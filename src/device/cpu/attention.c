@@ -31,11 +31,14 @@ static void visible(const dev_op *op, uint32_t position, uint32_t *begin, uint32
     *begin = op->window != 0 && *end > op->window ? *end - op->window : 0;
 }
 
-/* Rows [first, first + n) of the batch, one sequence, times the heads of one KV head. */
+/* A chunk of work: rows [first, first + n) of the batch, one sequence, times the heads of one KV
+ * head, over spans [span, end_span) of the context. */
 typedef struct {
     const dev_seq *seq;
     uint32_t first, n, kv_head, n_queries;
-    uint32_t begin, end; /* visible to any of them */
+    uint32_t begin, end; /* visible to any of the rows */
+    uint32_t span, end_span;
+    bool split;
 } attention_job;
 
 static uint32_t rows_per_job(const dev_op *op) {
@@ -46,6 +49,7 @@ static bool is_split(const cpu_run *r, const dev_op *op, uint32_t s) {
     return r->c->seqs[s].split && r->c->batch.seqs[s].n_rows <= rows_per_job(op);
 }
 
+/* Rows of a sequence from its row-th on, all spans that they see. */
 static attention_job make_job(const cpu_run *r, const dev_op *op, uint32_t s, uint32_t row,
                               uint32_t kv_head) {
     const dev_seq *seq = &r->c->batch.seqs[s];
@@ -56,6 +60,8 @@ static attention_job make_job(const cpu_run *r, const dev_op *op, uint32_t s, ui
     const int32_t *positions = r->c->batch.positions + j.first;
     visible(op, (uint32_t)positions[0], &j.begin, &unused);
     visible(op, (uint32_t)positions[j.n - 1], &unused, &j.end);
+    j.span = j.begin / CPU_SPAN;
+    j.end_span = (j.end + CPU_SPAN - 1) / CPU_SPAN;
     return j;
 }
 
@@ -84,16 +90,16 @@ static void quantize_queries(const cpu_run *r, const dev_op *op, const attention
     }
 }
 
-/* s->acc[0] = the queries times n panels of keys. */
+/* s->acc[0] = the queries times n panels of keys; few queries ask for the values beside them. */
 static void multiply_keys(const cpu_run *r, const attention_job *j, const void *const *k,
-                          uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
+                          const void *const *v, uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
     const cpu_format *f = cpu_format_find(QUANT_Q8_0);
     if (j->n_queries <= r->k->max_packed) {
         for (uint32_t p = 0; p < n; p++)
             r->k->gemm_packed(&(cpu_packed_args){.format = f,
                                                  .panel = k[p],
                                                  .x = s->x,
-                                                 .ahead = k[p],
+                                                 .ahead = v[p],
                                                  .n_blocks = n_blocks,
                                                  .n_tokens = j->n_queries,
                                                  .acc = s->acc[0] + p * CPU_PANEL});
@@ -125,41 +131,41 @@ static void score_q8(const cpu_run *r, const dev_op *op, const attention_job *j,
                      const cpu_kv_span *kv, uint32_t first, uint32_t end, cpu_scratch *s) {
     for (uint32_t g = first; g < end; g += 2) {
         uint32_t n = g + 1 < end ? 2 : 1;
-        multiply_keys(r, j, kv->k + g, n, op->head_dim / CPU_BLOCK, s);
+        multiply_keys(r, j, kv->k + g, kv->v + g, n, op->head_dim / CPU_BLOCK, s);
         r->k->store_sums(s->acc[0], NULL, j->n_queries, n * CPU_PANEL, s->scores + g * 16,
                          CPU_SPAN);
     }
 }
 
-/* The keys of the span that this member most likely takes next: of the same KV head, or the next
- * one's first. Those of another type than f16 need no asking for. */
+/* The keys that this member takes after those of a span: NULL where it isn't known, or where they
+ * needn't be asked for. */
 static const void *const *next_keys(const cpu_run *r, const dev_op *op, const attention_job *j,
-                                    uint32_t span, cpu_scratch *s, cpu_kv_span *kv) {
-    uint32_t begin = (span + 1) * CPU_SPAN, head = j->kv_head;
-    if (begin >= j->end) {
-        begin = j->begin;
-        head++;
-    }
-    uint32_t end = (begin / CPU_SPAN + 1) * CPU_SPAN;
-    if (j->n_queries > CPU_WIDEN_QUERIES || r->c->kv->lanes != 16 || head == op->n_kv_heads ||
-        dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer) != DEV_KV_F16)
-        return NULL;
-    cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], head, begin,
-                end < j->end ? end : j->end, false, s->k, s->v, s->scales, kv);
+                                    uint32_t span, const attention_job *next, cpu_scratch *s,
+                                    cpu_kv_span *kv) {
+    bool same = span + 1 < j->end_span;
+    if (same) next = j;
+    if (j->n_queries > CPU_WIDEN_QUERIES || r->c->kv->lanes != 16 || next == NULL) return NULL;
+    uint32_t base = (same ? span + 1 : next->span) * CPU_SPAN;
+    uint32_t begin = next->begin > base ? next->begin : base;
+    uint32_t end = next->end < base + CPU_SPAN ? next->end : base + CPU_SPAN;
+    cpu_kv_view(r->k, r->c->kv, op->group, op->layer, next->seq->blocks[op->group], next->kv_head,
+                begin, end, false, s->k, s->v, kv);
     return kv->k;
 }
 
 /* Makes the partials of every query of the job: m, l [n_queries] and s->partial. */
 static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
-                        const float *q, size_t ldq, cpu_scratch *s, float *m, float *l) {
+                        const attention_job *after, const float *q, size_t ldq, cpu_scratch *s,
+                        float *m, float *l) {
     uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
     uint32_t begin = j->begin > base ? j->begin : base;
     uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
     cpu_kv_span kv, next = {0};
     cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
-                end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, s->scales, &kv);
+                end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, &kv);
     bool q8 = is_q8(r, op);
     if (q8) score_q8(r, op, j, &kv, (begin - base) / 16, (end - base + 15) / 16, s);
+    if (kv.type == DEV_KV_Q8_0) cpu_kv_scales(r->k, &kv, op->head_dim, begin, end, s->scales);
     const float *queries[CPU_QUERIES];
     uint32_t begins[CPU_QUERIES], ends[CPU_QUERIES];
     for (uint32_t i = 0; i < j->n_queries; i++) {
@@ -171,9 +177,9 @@ static void attend_span(const cpu_run *r, const dev_op *op, const attention_job 
     }
     r->k->attend(&(cpu_span_args){.k = q8 ? NULL : kv.k,
                                   .v = kv.v,
-                                  .next = next_keys(r, op, j, span, s, &next),
+                                  .next = next_keys(r, op, j, span, after, s, &next),
                                   .type = kv.type,
-                                  .scales = kv.scales,
+                                  .scales = s->scales,
                                   .head_dim = op->head_dim,
                                   .n = j->n_queries,
                                   .q = queries,
@@ -191,14 +197,15 @@ static void finish(const cpu_run *r, const float *o, float l, float *out, uint32
     r->k->scale(o, 1.0f / l, out, n);
 }
 
-static void run_block(const cpu_run *r, const dev_op *op, const attention_job *j, const float *q,
-                      float *out, size_t ldq, size_t ldo, cpu_scratch *s) {
+static void run_block(const cpu_run *r, const dev_op *op, const attention_job *j,
+                      const attention_job *next, const float *q, float *out, size_t ldq, size_t ldo,
+                      cpu_scratch *s) {
     float m[CPU_QUERIES], l[CPU_QUERIES], span_m[CPU_QUERIES], span_l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
     memset(l, 0, sizeof l);
     quantize_queries(r, op, j, q, ldq, s);
-    for (uint32_t span = j->begin / CPU_SPAN; span * CPU_SPAN < j->end; span++) {
-        attend_span(r, op, j, span, q, ldq, s, span_m, span_l);
+    for (uint32_t span = j->span; span < j->end_span; span++) {
+        attend_span(r, op, j, span, next, q, ldq, s, span_m, span_l);
         for (uint32_t i = 0; i < j->n_queries; i++)
             r->k->merge(&m[i], &l[i], s->state + (size_t)i * dim, span_m[i], span_l[i],
                         s->partial + (size_t)i * dim, dim);
@@ -217,14 +224,14 @@ static size_t partial_at(const cpu_run *r, const dev_op *op, uint32_t row, uint3
     return plan->first_partial + ((size_t)local * op->n_heads + head) * plan->n_spans + span;
 }
 
-static void run_split(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
-                      const float *q, size_t ldq, cpu_scratch *s) {
+static void run_split(const cpu_run *r, const dev_op *op, const attention_job *j,
+                      const attention_job *next, const float *q, size_t ldq, cpu_scratch *s) {
     float m[CPU_QUERIES], l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
     quantize_queries(r, op, j, q, ldq, s);
-    attend_span(r, op, j, span, q, ldq, s, m, l);
+    attend_span(r, op, j, j->span, next, q, ldq, s, m, l);
     for (uint32_t i = 0; i < j->n_queries; i++) {
-        size_t at = partial_at(r, op, j->first + i / gqa, j->kv_head * gqa + i % gqa, span);
+        size_t at = partial_at(r, op, j->first + i / gqa, j->kv_head * gqa + i % gqa, j->span);
         r->c->split_ml[2 * at] = m[i];
         r->c->split_ml[2 * at + 1] = l[i];
         memcpy(r->c->split_o + at * r->c->max_head_dim, s->partial + (size_t)i * dim, dim * 4);
@@ -246,13 +253,38 @@ void cpu_attention_merge(const cpu_run *r, const dev_op *op, uint32_t row, float
     }
 }
 
-/* Chunks of one sequence: KV heads x (spans it sees, or blocks of rows). */
-static uint32_t seq_pieces(const cpu_run *r, const dev_op *op, uint32_t s, uint32_t *first_span) {
+/* Chunks of a sequence are KV heads x pieces: blocks of its rows, or spans that its rows see. A
+ * place in the chunks of all sequences, one after the other. */
+typedef struct {
+    uint32_t seq, first, n_pieces; /* the chunks of seq are those from `first` on */
+} attention_place;
+
+static uint32_t n_pieces(const cpu_run *r, const dev_op *op, uint32_t s) {
     uint32_t n_rows = r->c->batch.seqs[s].n_rows, most = rows_per_job(op);
     if (!is_split(r, op, s)) return (n_rows + most - 1) / most;
     attention_job j = make_job(r, op, s, 0, 0);
-    *first_span = j.begin / CPU_SPAN;
-    return (j.end + CPU_SPAN - 1) / CPU_SPAN - *first_span;
+    return j.end_span - j.span;
+}
+
+/* The chunk's work; `at` is left at its sequence. The KV heads of a span follow each other, as they
+ * do in the cache's blocks: what the processor fetches beyond the end of a run is needed soon. */
+static attention_job find_job(const cpu_run *r, const dev_op *op, uint32_t chunk,
+                              attention_place *at) {
+    if (chunk < at->first) *at = (attention_place){.n_pieces = n_pieces(r, op, 0)};
+    while (chunk - at->first >= op->n_kv_heads * at->n_pieces) {
+        at->first += op->n_kv_heads * at->n_pieces;
+        at->n_pieces = n_pieces(r, op, ++at->seq);
+    }
+    bool split = is_split(r, op, at->seq);
+    uint32_t local = chunk - at->first;
+    uint32_t kv_head = split ? local % op->n_kv_heads : local / at->n_pieces;
+    uint32_t piece = split ? local / op->n_kv_heads : local % at->n_pieces;
+    attention_job j = make_job(r, op, at->seq, split ? 0 : piece * rows_per_job(op), kv_head);
+    if (!split) return j;
+    j.split = true;
+    j.span += piece;
+    j.end_span = j.span + 1;
+    return j;
 }
 
 void cpu_attention_run(cpu_run *r, const cpu_step *step, int member) {
@@ -260,23 +292,21 @@ void cpu_attention_run(cpu_run *r, const cpu_step *step, int member) {
     const float *q = cpu_value_row(r, op->in[0], 0);
     float *out = cpu_value_row(r, op->out[0], 0);
     size_t ldq = r->c->values[op->in[0]].ld, ldo = r->c->values[op->out[0]].ld;
-    uint32_t total = 0, first_span = 0;
-    for (uint32_t s = 0; s < r->c->batch.n_seqs; s++)
-        total += op->n_kv_heads * seq_pieces(r, op, s, &first_span);
+    uint32_t total = 0;
+    for (uint32_t s = 0; s < r->c->batch.n_seqs; s++) total += op->n_kv_heads * n_pieces(r, op, s);
     cpu_scratch *scratch = &r->c->scratch[member];
+    attention_place at = {.n_pieces = n_pieces(r, op, 0)};
     team_cursor work = cpu_step_work(r, step, member, total);
     for (uint32_t chunk; team_next(&work, &chunk);) {
-        uint32_t s = 0, pieces = seq_pieces(r, op, 0, &first_span);
-        while (chunk >= op->n_kv_heads * pieces) {
-            chunk -= op->n_kv_heads * pieces;
-            pieces = seq_pieces(r, op, ++s, &first_span);
+        attention_job j = find_job(r, op, chunk, &at), after, *next = NULL;
+        attention_place ahead = at;
+        if (chunk + 1 < work.end) {
+            after = find_job(r, op, chunk + 1, &ahead);
+            next = &after;
         }
-        uint32_t kv_head = chunk / pieces, piece = chunk % pieces;
-        bool split = is_split(r, op, s);
-        attention_job j = make_job(r, op, s, split ? 0 : piece * rows_per_job(op), kv_head);
-        if (split)
-            run_split(r, op, &j, first_span + piece, q, ldq, scratch);
+        if (j.split)
+            run_split(r, op, &j, next, q, ldq, scratch);
         else
-            run_block(r, op, &j, q, out, ldq, ldo, scratch);
+            run_block(r, op, &j, next, q, out, ldq, ldo, scratch);
     }
 }

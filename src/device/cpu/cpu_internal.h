@@ -142,7 +142,7 @@ typedef struct {
     const void *const *k, *const *v; /* [CPU_SPAN / 16]; k NULL: the scores are there already */
     const void *const *next;         /* keys that will be asked for after these; NULL: unknown */
     dev_kv_type type;                /* of both */
-    const float *const *scales;      /* q8_0: of v, of each 16 tokens [16][head_dim / 32] */
+    const float *scales;             /* q8_0: of v, [CPU_SPAN][head_dim / 32] */
     uint32_t head_dim, n;
     const float *const *q;       /* [n] -> [head_dim] */
     const uint32_t *begin, *end; /* [n] visible tokens of the span; begin >= end: none */
@@ -266,16 +266,19 @@ void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32
  * those of the 16 tokens that begin lies in at begin % 256 / 16. In the pool itself where its form
  * allows; widened to f32 in key and value [256 * head_dim] where `widen` says that it pays, or
  * where the pool's blocks are no multiple of 16. But the keys of q8_0 are always panels of 16 rows
- * of Q8_0 weights. scales: [256 * head_dim / 32]. No block is looked up but those of [begin, end).
- */
+ * of Q8_0 weights. No block is looked up but those of [begin, end), and of the pool nothing is read
+ * that stays where it is. */
 typedef struct {
     const void *k[CPU_SPAN / 16], *v[CPU_SPAN / 16];
-    const float *scales[CPU_SPAN / 16];
     dev_kv_type type;
 } cpu_kv_span;
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
-                 float *key, float *value, float *scales, cpu_kv_span *out);
+                 float *key, float *value, cpu_kv_span *out);
+/* The scales of the values of such tokens [begin, end), where their type is still q8_0: in
+ * [256][head_dim / 32] those of a token at its place in the span. */
+void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
+                   uint32_t begin, uint32_t end, float *scales);
 
 /* compile.c and run.c */
 typedef enum {

@@ -115,16 +115,29 @@ void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, co
 
 /* One token ------------------------------------------------------------------------------------ */
 
-/* Where the run of a token, of one layer and head, begins in k and v. The layers of a block lie
- * together: what a short context touches is small, though the pool's pages are huge. */
-static size_t run_at(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
-                     uint32_t head, uint32_t position) {
-    uint32_t size = kv->layout.block_size, slot = position % size;
-    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
-    size_t run = kv->lanes * dev_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
-    return (size_t)blocks[position / size] * kv->groups[group].block_bytes +
-           dev_kv_layers_bytes(&kv->layout, group, layer) / 2 +
-           ((size_t)head * (size / kv->lanes) + slot / kv->lanes) * run;
+/* Where the runs of one layer and head begin in k and v. The layers of a block lie together: what a
+ * short context touches is small, though the pool's pages are huge. */
+typedef struct {
+    const int32_t *blocks;
+    uint32_t block_size, lanes;
+    size_t block_bytes, run_bytes, first; /* first: of the runs in a block */
+} kv_runs;
+
+static kv_runs find_runs(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                         uint32_t head) {
+    const dev_kv_layout *l = &kv->layout;
+    dev_kv_type type = dev_kv_layer_type(l, group, layer);
+    kv_runs r = {.blocks = blocks, .block_size = l->block_size, .lanes = kv->lanes};
+    r.block_bytes = kv->groups[group].block_bytes;
+    r.run_bytes = kv->lanes * dev_kv_entry_bytes(type, l->groups[group].head_dim);
+    r.first =
+        dev_kv_layers_bytes(l, group, layer) / 2 + head * (l->block_size / kv->lanes) * r.run_bytes;
+    return r;
+}
+
+static size_t run_at(const kv_runs *r, uint32_t position) {
+    return (size_t)r->blocks[position / r->block_size] * r->block_bytes + r->first +
+           position % r->block_size / r->lanes * r->run_bytes;
 }
 
 /* A block of 32 values of the keys of a run of q8_0: its scales; its quants are 2 * lanes further.
@@ -189,7 +202,8 @@ void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32
     uint32_t lane = position % kv->layout.block_size % lanes;
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t h = 0; h < kv->layout.groups[group].n_kv_heads; h++, k += dim, v += dim) {
-        size_t run = run_at(kv, group, layer, blocks, h, position);
+        kv_runs runs = find_runs(kv, group, layer, blocks, h);
+        size_t run = run_at(&runs, position);
         write_key(kernels, type, kv->groups[group].k + run, lanes, lane, k, dim, scratch);
         write_value(kernels, type, kv->groups[group].v + run, lanes, lane, v, dim);
     }
@@ -235,12 +249,11 @@ static void gather_one(const cpu_kernels *kernels, bool half, const uint8_t *key
  * of keys, in f32 or q8_0, and one of values in f32; what of them is of other tokens is anything.
  */
 static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
-                   const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end,
-                   float *key, float *value) {
+                   const kv_runs *runs, uint32_t begin, uint32_t end, float *key, float *value) {
     uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t t = begin; t < end; t++) {
-        size_t run = run_at(kv, group, layer, blocks, kv_head, t);
+        size_t run = run_at(runs, t);
         const uint8_t *k = kv->groups[group].k + run, *v = kv->groups[group].v + run;
         uint32_t lane = t % kv->layout.block_size % lanes;
         if (type == DEV_KV_Q8_0)
@@ -252,18 +265,16 @@ static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group,
 
 /* Slot i of a span: the run of 16 at k and v, of a type and head_dim. */
 static void view_run(const cpu_kernels *kernels, dev_kv_type type, uint32_t dim, const uint8_t *k,
-                     const uint8_t *v, bool widen, float *key, float *value, float *scales,
-                     uint32_t i, cpu_kv_span *out) {
+                     const uint8_t *v, bool widen, float *key, float *value, uint32_t i,
+                     cpu_kv_span *out) {
     size_t n = (size_t)16 * dim;
-    if (type == DEV_KV_Q8_0)
-        kernels->widen_f16(q8_value_scales(v, 16, 0, dim), scales, n / CPU_BLOCK);
-    out->scales[i] = scales;
     out->k[i] = k;
     out->v[i] = v;
     if (!widen || type == DEV_KV_F32) return;
     out->v[i] = value;
-    if (type == DEV_KV_Q8_0) {
-        kernels->widen_q8(q8_values(v, 0, dim), scales, value, n);
+    if (type == DEV_KV_Q8_0) { /* keys stay as they are: there is room for scales */
+        kernels->widen_f16(q8_value_scales(v, 16, 0, dim), key, n / CPU_BLOCK);
+        kernels->widen_q8(q8_values(v, 0, dim), key, value, n);
         return;
     }
     out->k[i] = key;
@@ -273,22 +284,30 @@ static void view_run(const cpu_kernels *kernels, dev_kv_type type, uint32_t dim,
 
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
-                 float *key, float *value, float *scales, cpu_kv_span *out) {
+                 float *key, float *value, cpu_kv_span *out) {
     uint32_t dim = kv->layout.groups[group].head_dim, n = 16 * dim;
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
+    kv_runs runs = find_runs(kv, group, layer, blocks, kv_head);
     out->type = kv->lanes == 16 && !widen ? type : DEV_KV_F32;
     for (uint32_t t = begin & ~15u; t < end; t += 16) {
         uint32_t i = t % CPU_SPAN / 16;
         float *k = key + (size_t)i * n, *v = value + (size_t)i * n;
         if (kv->lanes == 16) {
-            size_t run = run_at(kv, group, layer, blocks, kv_head, t);
+            size_t run = run_at(&runs, t);
             view_run(kernels, type, dim, kv->groups[group].k + run, kv->groups[group].v + run,
-                     widen, k, v, scales + (size_t)i * (n / CPU_BLOCK), i, out);
+                     widen, k, v, i, out);
             continue;
         }
         out->k[i] = k;
         out->v[i] = v;
-        gather(kernels, kv, group, layer, blocks, kv_head, t < begin ? begin : t,
-               t + 16 < end ? t + 16 : end, k, v);
+        gather(kernels, kv, group, layer, &runs, t < begin ? begin : t, t + 16 < end ? t + 16 : end,
+               k, v);
     }
+}
+
+void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
+                   uint32_t begin, uint32_t end, float *scales) {
+    size_t n = 16 * dim / CPU_BLOCK;
+    for (uint32_t i = begin % CPU_SPAN / 16; i <= (end - 1) % CPU_SPAN / 16; i++)
+        kernels->widen_f16(q8_value_scales(span->v[i], 16, 0, dim), scales + i * n, n);
 }
