@@ -2,10 +2,12 @@
 import json
 import os
 import pty
+import re
 import resource
 import select
 import signal
 import subprocess
+import termios
 import time
 
 import pytest
@@ -166,17 +168,29 @@ def test_score_jsonl_goes_on_after_a_bad_line(ridge, model):
     assert documents[0]["ids"] == [19556, 905] and "logprob" not in documents[0]["positions"][1]
 
 
-def read_until(fd, needle, seconds=60):
+def read_until(fd, pattern, seconds=60):
     data, deadline = b"", time.monotonic() + seconds
-    while needle not in data:
+    while not re.search(pattern, data, re.DOTALL):
         assert time.monotonic() < deadline, data
         if select.select([fd], [], [], 1)[0]:
-            try:
-                data += os.read(fd, 65536)
-            except OSError:
-                break
-    assert needle in data, data
-    return data
+            data += os.read(fd, 65536)
+
+
+def type_at_prompt(fd, text, seconds=60):
+    """What is typed before the program edits the line itself, the terminal would take as it sees fit."""
+    deadline = time.monotonic() + seconds
+    while termios.tcgetattr(fd)[3] & termios.ICANON:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.write(fd, text)
+
+
+def exit_status(pid, seconds=60):
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_chat_on_a_terminal(ridge, model, tmp_path):
@@ -185,18 +199,24 @@ def test_chat_on_a_terminal(ridge, model, tmp_path):
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "dumb"
-        os.execv(ridge.path, [ridge.path, "run", path, "--max-tokens", "400", "--ignore-eos"])
-    read_until(fd, b"> ")
-    os.write(fd, b"/help\n")
-    read_until(fd, b"/reset")
-    os.write(fd, b"Count to one thousand.\n")
-    time.sleep(2)
-    os.write(fd, b"\x03")
-    read_until(fd, b"TTFT")
-    os.write(fd, b"/save " + str(saved).encode() + b"\n")
-    read_until(fd, b"messages saved")
-    os.write(fd, b"\x04")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        os.execv(ridge.path, [ridge.path, "run", path, "--max-tokens", "4000", "--ignore-eos"])
+    try:
+        type_at_prompt(fd, b"/help\n")
+        read_until(fd, rb"/reset")
+        type_at_prompt(fd, b"Count to one thousand.\n")
+        read_until(fd, rb"thousand\..{40}")
+        os.write(fd, b"\x03")
+        read_until(fd, rb"TTFT")
+        type_at_prompt(fd, b"/save " + str(saved).encode() + b"\n")
+        read_until(fd, rb"messages saved")
+        type_at_prompt(fd, b"\x04")
+        assert exit_status(pid) == 0
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(fd)
     messages = json.loads(saved.read_text())
     assert [m["role"] for m in messages] == ["user", "assistant"]
 
