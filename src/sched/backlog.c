@@ -96,8 +96,8 @@ static double tokens_within(double within_s, double step_s, double token_s) {
 /* A target holds prompts up while anybody decodes: the streams that do, and then each answer that
  * begins, one after the other. The part of n_steps. */
 static double part_paced(const way *y, double n_steps) {
-    if (y->m->tpot_s <= 0 || y->b->n_decoding == 0) return 0;
-    return fmin((1.0 + y->first.n) * y->answer / n_steps, 1);
+    if (y->m->tpot_s <= 0) return 0;
+    return fmin(((y->b->n_decoding > 0) + y->first.n) * y->answer / n_steps, 1);
 }
 
 /* How many are needed if what decodes is that of n_steps; and the seconds of so many. */

@@ -69,6 +69,18 @@ static void test_behind_other_prompts(void **state) {
         }
 }
 
+/* Nobody decodes yet: the first of the prompts before will soon, and hold up the rest. */
+static void test_behind_prompts_alone(void **state) {
+    (void)state;
+    for (uint32_t n = 1; n < 12; n += 5) {
+        world *w = taught_by(200, 32, 512, 2048, 12e-3);
+        for (uint32_t i = 0; i < n; i++) world_arrive(w, 900, 200, 0);
+        world_step(w);
+        assert_near(ratio(w, 512, 12e-3, 700, 0), .65, 1.4);
+        world_end(w);
+    }
+}
+
 /* Who is more important waits for fewer. */
 static void test_priorities(void **state) {
     (void)state;
@@ -189,9 +201,13 @@ static void test_edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),           cmocka_unit_test(test_behind_other_prompts),
-        cmocka_unit_test(test_priorities),      cmocka_unit_test(test_behind_a_full_house),
-        cmocka_unit_test(test_short_of_blocks), cmocka_unit_test(test_what_is_cached_is_known),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_behind_other_prompts),
+        cmocka_unit_test(test_behind_prompts_alone),
+        cmocka_unit_test(test_priorities),
+        cmocka_unit_test(test_behind_a_full_house),
+        cmocka_unit_test(test_short_of_blocks),
+        cmocka_unit_test(test_what_is_cached_is_known),
         cmocka_unit_test(test_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
