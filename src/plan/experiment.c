@@ -114,10 +114,13 @@ static ridge_status simulate(sim_result *out, const experiment *e, const sim_par
     return status;
 }
 
-/* From prompts to answers: over the network of the GPU, unless a link is given. */
-static ridge_status set_link(sim_params *p, const experiment *e, ridge_error *err) {
+/* From prompts to answers: over the network, unless a link is given; each GPU has a port, and sends
+ * or takes its part. */
+static ridge_status set_link(sim_params *p, const experiment *e, const model_split *apart,
+                             ridge_error *err) {
     if (p->decode.n_replicas == 0 || p->link_bytes_per_s > 0) return RIDGE_OK;
-    p->link_bytes_per_s = e->gpu.network_bytes_per_s;
+    uint32_t from = model_split_ways(e->split.n_tensor), to = model_split_ways(apart->n_tensor);
+    p->link_bytes_per_s = e->gpu.network_bytes_per_s * (from < to ? from : to);
     if (p->link_bytes_per_s > 0) return RIDGE_OK;
     return RIDGE_FAIL(err, RIDGE_EINVAL,
                       "how fast keys and values get from one '%s' to another is not known: "
@@ -140,7 +143,7 @@ static ridge_status run_on(experiment_result *out, const experiment *e, machine 
     const model_split apart = decode_split(e);
     if (p.pace && p.slo_tpot_s <= 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--pace needs a target: --slo-tpot MS");
-    RIDGE_TRY(set_link(&p, e, err));
+    RIDGE_TRY(set_link(&p, e, &apart, err));
     RIDGE_TRY(open_pool(&machines[0], &p.pool, e, &e->split, err));
     p.decode.sched = e->sim.pool.sched;
     if (p.decode.n_replicas > 0) {

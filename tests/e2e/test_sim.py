@@ -455,6 +455,10 @@ def test_keys_and_values_go_over_the_network_of_the_gpu(sim):
         known, free = (sim("--gpu", gpu, *args, *more)["itl_ms"]["p50"] for more in ((), ("--link-gbps", 1e9)))
         assert known - free == pytest.approx(1e3 * 4000 * 131072 / speed, rel=1e-6)
     assert sim("--gpu", "l40s", "--network-bandwidth", 50e9, *args)["transfers"] == 1
+    for more, ports in ((), 4), (("--decode-tensor-parallel-size", 2), 2):  # a port for each GPU, the fewer count
+        four = ("--gpu", "h100", "--tensor-parallel-size", 4, *more, *args)
+        known, free = (sim(*four, *more)["itl_ms"]["p50"] for more in ((), ("--link-gbps", 1e9)))
+        assert known - free == pytest.approx(1e3 * 4000 * 131072 / (ports * 50e9), rel=1e-5)
 
 
 def test_a_bad_line_is_named(ridge, tmp_path):
