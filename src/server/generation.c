@@ -109,6 +109,16 @@ static choice *shown(const generation *g, uint32_t index) {
 
 /* ---- what is written ---- */
 
+/* Of a prompt with n choices: of those that have begun. */
+static uint32_t cached_tokens(const choice *first, uint32_t n) {
+    uint32_t least = UINT32_MAX;
+    for (const choice *c = first; c < first + n; c++) {
+        bool begun = c->n_tokens > 0 || c->finish != ENGINE_RUNNING;
+        if (begun && c->usage.cached_tokens < least) least = c->usage.cached_tokens;
+    }
+    return least < UINT32_MAX ? least : 0;
+}
+
 static engine_usage sum_usage(const generation *g) {
     engine_usage sum = {0};
     uint32_t n = g->request.best_of;
@@ -116,12 +126,8 @@ static engine_usage sum_usage(const generation *g) {
         const choice *c = &g->choices[i];
         sum.completion_tokens += c->n_tokens;
         if (i % n > 0) continue; /* a prompt counts once, however many choices it has */
-        uint32_t cached = c->usage.cached_tokens;
-        for (uint32_t k = 1; k < n; k++)
-            if (g->choices[i + k].usage.cached_tokens < cached)
-                cached = g->choices[i + k].usage.cached_tokens;
         sum.prompt_tokens += (uint32_t)c->report->prompt->n_ids;
-        sum.cached_tokens += cached;
+        sum.cached_tokens += cached_tokens(c, n);
     }
     return sum;
 }

@@ -176,8 +176,10 @@ def test_076_cached_tokens_are_counted(server):
     three = complete(server, prompt=turn, n=3)
     assert three["usage"]["prompt_tokens"] == len(turn) and cached(three) == len(turn) - 1
     stream = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    events = server.request("/v1/completions", {**SHORT, **stream, "prompt": ids})[1].split(b"\n\n")[:-2]
-    assert {cached(json.loads(event[6:])) for event in events} == {99}  # not only in the last
+    for n in (1, 2):
+        body = {**SHORT, **stream, "prompt": ids, "n": n}
+        events = server.request("/v1/completions", body)[1].split(b"\n\n")[:-2]
+        assert {cached(json.loads(event[6:])) for event in events} == {99}  # not only in the last
     fresh = list(range(2000, 2100))
     for n in (1, 3):
         assert cached(complete(server, prompt=[i + n for i in fresh], n=n, cache_prompt=False)) == 0
