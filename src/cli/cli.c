@@ -188,6 +188,7 @@ ridge_status cli_check_output(const char *path, ridge_error *err) {
     struct stat st;
     bool exists = stat(path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return RIDGE_OK; /* as /dev/null */
+    if (!exists && lstat(path, &st) == 0) return RIDGE_OK; /* a link to what is not there yet */
     int fd = open(path, O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
     if (fd < 0) return error_set_errno(err, RIDGE_EIO, "cannot write '%s'", path);
     close(fd);

@@ -102,7 +102,8 @@ void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n"
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */
 /* While an answer is made: reading pauses where much was sent behind its request, and with it the
- * end of the connection would not be seen before the answer's. */
+ * end of the connection would not be seen before the answer's. (It is not where the system's
+ * buffers are full, too: then it has not come yet.) */
 void conn_look_for_end(conn *c);
 /* What is made or waits to be read takes too much: whoever has most of it ends, but for those that
  * are reading: an answer once made is not cut while it is taken. */
