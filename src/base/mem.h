@@ -18,6 +18,8 @@ char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p);
 
+#define MEM_LINE 64 /* bytes of a line of the processor's cache */
+
 /* Aligned to align (a power of two >= 64); free with mem_free. */
 void *mem_aligned(size_t align, size_t size);
 

@@ -29,10 +29,10 @@
 
 /* One member's. */
 typedef struct {
-    _Alignas(64) atomic_ullong taken; /* of its share: the piece's number << 32 | chunks */
-    _Alignas(64) atomic_uint called;  /* the last run that it has a part in */
-    atomic_uint asleep;               /* 1: on `called` */
-    _Alignas(64) uint32_t next;       /* the piece that it comes to next; its own */
+    _Alignas(MEM_LINE) atomic_ullong taken; /* of its share: the piece's number << 32 | chunks */
+    _Alignas(MEM_LINE) atomic_uint called;  /* the last run that it has a part in */
+    atomic_uint asleep;                     /* 1: on `called` */
+    _Alignas(MEM_LINE) uint32_t next;       /* the piece that it comes to next; its own */
 } team_share;
 
 struct team {
@@ -48,11 +48,11 @@ struct team {
     int n_active;
     uint32_t first_piece;
     atomic_bool stop;
-    _Alignas(64) atomic_ullong gate; /* run << 32 | GATE_OPEN | members that entered it */
-    _Alignas(64) atomic_uint left;   /* members that have left it again */
+    _Alignas(MEM_LINE) atomic_ullong gate; /* run << 32 | GATE_OPEN | members that entered it */
+    _Alignas(MEM_LINE) atomic_uint left;   /* members that have left it again */
     atomic_uint left_sleepers;
-    _Alignas(64) atomic_uint done; /* chunks of the current piece that are done */
-    _Alignas(64) atomic_uint piece;
+    _Alignas(MEM_LINE) atomic_uint done; /* chunks of the current piece that are done */
+    _Alignas(MEM_LINE) atomic_uint piece;
     atomic_uint piece_sleepers;
 };
 
@@ -125,12 +125,12 @@ static void call(team_share *member, uint32_t run) {
 ridge_status team_create(team **out, int n_threads, ridge_error *err) {
     if (n_threads < 1 || n_threads > 1024)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "%d threads: expected 1 to 1024", n_threads);
-    team *t = mem_aligned(64, sizeof *t);
+    team *t = mem_aligned(MEM_LINE, sizeof *t);
     if (t == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "thread team");
     *t = (team){.n = 1};
     t->threads = mem_zalloc((size_t)n_threads, sizeof *t->threads);
     if (t->threads == NULL) goto nomem;
-    t->shares = mem_aligned(64, (size_t)n_threads * sizeof *t->shares);
+    t->shares = mem_aligned(MEM_LINE, (size_t)n_threads * sizeof *t->shares);
     if (t->shares == NULL) goto nomem;
     memset(t->shares, 0, (size_t)n_threads * sizeof *t->shares);
     for (; t->n < n_threads; t->n++) {

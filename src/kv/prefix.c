@@ -9,8 +9,8 @@
 #include "kv/summary.h"
 
 #define SALT_TOKENS 2 /* a root's place among its siblings: the salt as two tokens */
-#define LINE 64       /* bytes: nodes begin at whole ones, and are numbered by them */
 
+/* Nodes begin at whole lines, and are numbered by them. */
 struct kv_prefix {
     uint32_t n_places, n_made, n_used, block_size;
     size_t node_bytes;
@@ -23,9 +23,10 @@ struct kv_prefix {
 
 static bool make_places(kv_prefix *t, uint32_t n) {
     size_t room = t->block_size > SALT_TOKENS ? t->block_size : SALT_TOKENS, bytes;
-    t->node_bytes = (offsetof(kv_node, tokens) + room * sizeof(int32_t) + LINE - 1) / LINE * LINE;
-    if (!mem_mul(n, t->node_bytes, &bytes) || bytes / LINE >= UINT32_MAX) return false;
-    t->nodes = mem_aligned(LINE, bytes);
+    t->node_bytes =
+        (offsetof(kv_node, tokens) + room * sizeof(int32_t) + MEM_LINE - 1) / MEM_LINE * MEM_LINE;
+    if (!mem_mul(n, t->node_bytes, &bytes) || bytes / MEM_LINE >= UINT32_MAX) return false;
+    t->nodes = mem_aligned(MEM_LINE, bytes);
     if (t->nodes == NULL) return false;
     *(kv_node *)(void *)t->nodes = (kv_node){0};
     t->n_places = n;
@@ -60,11 +61,11 @@ void kv_prefix_destroy(kv_prefix *t) {
 }
 
 uint32_t kv_prefix_number(const kv_prefix *t, const kv_node *node) {
-    return (uint32_t)((size_t)((const char *)node - t->nodes) / LINE);
+    return (uint32_t)((size_t)((const char *)node - t->nodes) / MEM_LINE);
 }
 
 kv_node *kv_prefix_node(const kv_prefix *t, uint32_t number) {
-    return (kv_node *)(void *)(t->nodes + (size_t)number * LINE);
+    return (kv_node *)(void *)(t->nodes + (size_t)number * MEM_LINE);
 }
 
 static uint64_t *hash_of(const kv_prefix *t, const kv_node *node) {

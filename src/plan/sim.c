@@ -16,8 +16,6 @@
 #define SHARED_BEGINNING (1 << 30)
 #define NAME_MASK (SHARED_BEGINNING - 1)
 
-#define CACHE_LINE 64 /* bytes: each step looks at each of its requests several times */
-
 static int32_t own_token(uint64_t index) {
     return -1 - (int32_t)(index & INT32_MAX);
 }
@@ -73,7 +71,8 @@ static ridge_status make_request(sim_request **out, const sim *s, ridge_error *e
     static const int32_t any = 0;
     const traffic_request *r = &s->due;
     const sched_params *p = &s->params->pool.sched;
-    sim_request *q = mem_aligned(CACHE_LINE, sizeof *q);
+    /* Each step looks at each of its requests several times. */
+    sim_request *q = mem_aligned(MEM_LINE, sizeof *q);
     if (q == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "a request");
     *q = (sim_request){0};
     uint32_t n_prompt = (uint32_t)prompt_of(s), n_tokens = (uint32_t)tokens_of(s);
