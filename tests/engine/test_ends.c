@@ -16,14 +16,18 @@
 
 static engine *e;
 
-static int setup(void **state) {
-    tiny_llama_setup(state);
+static ridge_status open_model(engine **out, const char *path) {
     engine_params p = engine_params_default();
-    p.model_path = tiny_llama_path;
+    p.model_path = path;
     p.n_threads = 1;
     p.kv_cache_bytes = 8 << 20;
     p.checks = true;
-    return engine_open(&e, &p, NULL) == RIDGE_OK ? 0 : -1;
+    return engine_open(out, &p, NULL);
+}
+
+static int setup(void **state) {
+    tiny_llama_setup(state);
+    return open_model(&e, tiny_llama_path) == RIDGE_OK ? 0 : -1;
 }
 
 static int teardown(void **state) {
@@ -206,13 +210,8 @@ static void test_the_first_space(void **state) {
                          control[] = {TINY_BOS, BYTE('a'), TINY_BOS};
     char *path = tiny_model_write("llama");
     set_space_prefix(path);
-    engine_params p = engine_params_default();
-    p.model_path = path;
-    p.n_threads = 1;
-    p.kv_cache_bytes = 1 << 20;
-    p.checks = true;
     engine *spaced;
-    assert_int_equal(engine_open(&spaced, &p, NULL), RIDGE_OK);
+    assert_int_equal(open_model(&spaced, path), RIDGE_OK);
     assert_begins(spaced, word, 2, true, " t t");
     assert_begins(spaced, word, 2, false, "t t");
     assert_begins(spaced, word, 1, true, "t t");    /* the prompt has no word yet */
