@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,16 @@ static const cli_option *find_option(const cli_option *options, size_t n, const 
     return NULL;
 }
 
+int cli_misused(const char *usage, const char *format, ...) {
+    va_list args;
+    fputs("ridge: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\nusage: ridge %s\n", usage);
+    return CLI_USAGE;
+}
+
 /* One option at argv[*i]; advances *i over a value that is its own argument. */
 static int parse_option(int argc, char **argv, int *i, const char *usage, const cli_option *options,
                         size_t n) {
@@ -107,10 +118,7 @@ static int parse_option(int argc, char **argv, int *i, const char *usage, const 
         negated = true;
         if (o != NULL && o->kind != CLI_FLAG) o = NULL;
     }
-    if (o == NULL) {
-        fprintf(stderr, "ridge: unknown option '--%.*s'\nusage: ridge %s\n", (int)len, name, usage);
-        return CLI_USAGE;
-    }
+    if (o == NULL) return cli_misused(usage, "unknown option '--%.*s'", (int)len, name);
     if (o->kind == CLI_FLAG) {
         if (equals != NULL) {
             fprintf(stderr, "ridge: --%s takes no value\n", o->name);
@@ -146,6 +154,12 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
         }
     }
     *n_args = n;
+    return CLI_OK;
+}
+
+int cli_count(const char *usage, char **args, int n_args, int least, int most) {
+    if (n_args > most) return cli_misused(usage, "unexpected argument '%s'", args[most]);
+    if (n_args < least) return cli_misused(usage, "an argument is missing");
     return CLI_OK;
 }
 

@@ -47,6 +47,11 @@ typedef struct {
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, size_t n_options,
               int *n_args);
 
+/* What is wrong with the command line, and the usage line, on stderr; returns CLI_USAGE. */
+int cli_misused(const char *usage, const char *format, ...) RIDGE_PRINTF(2, 3);
+/* CLI_OK where there are so many positional arguments as there may be; else as cli_misused. */
+int cli_count(const char *usage, char **args, int n_args, int least, int most);
+
 /* A number of --flag that must lie within [least, most]; RIDGE_EINVAL names all of them. */
 ridge_status cli_whole(uint32_t *out, const char *flag, uint64_t value, uint64_t least,
                        uint64_t most, ridge_error *err) RIDGE_CHECKED;

@@ -23,6 +23,7 @@
 
 #define MAX_BATCHES 16
 #define MAX_REPEAT 101
+#define MAX_BATCH 4096
 #define MAX_ROWS 64 /* kinds of operation in a profile */
 
 typedef struct {
@@ -76,7 +77,7 @@ static bool parse_batches(bench_args *a) {
     while (a->n_batches < MAX_BATCHES) {
         char *end;
         unsigned long v = strtoul(p, &end, 10);
-        if (end == p || *p == '-' || v < 1 || v > 4096) return false;
+        if (end == p || *p == '-' || v < 1 || v > MAX_BATCH) return false;
         a->batches[a->n_batches++] = (uint32_t)v;
         if (v > a->max_batch) a->max_batch = (uint32_t)v;
         if (*end == '\0') return true;
@@ -439,10 +440,19 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     return status;
 }
 
-static bool is_valid(bench_args *a, int n_args) {
+static ridge_status check(bench_args *a, ridge_error *err) {
+    uint32_t n;
     if (a->batch_list == NULL) a->batch_list = a->kernels ? "1,4,16,32,512" : "1";
-    if (!parse_batches(a) || a->repeat < 1 || a->repeat > MAX_REPEAT || a->prompt < 1) return false;
-    return a->kernels ? n_args == 0 && a->svg == NULL && !a->profile && !a->sampler : n_args == 1;
+    if (!parse_batches(a))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--batch: expected numbers from 1 to %d, such as 1,4,16, found '%s'",
+                          MAX_BATCH, a->batch_list);
+    RIDGE_TRY(cli_whole(&n, "repeat", a->repeat, 1, MAX_REPEAT, err));
+    RIDGE_TRY(cli_whole(&n, "prompt", a->prompt, 1, UINT32_MAX, err));
+    if (a->kernels && (a->svg != NULL || a->profile || a->sampler))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--svg, --profile and --sampler are of a MODEL, not of --kernels");
+    return RIDGE_OK;
 }
 
 int cmd_bench(int argc, char **argv) {
@@ -472,15 +482,10 @@ int cmd_bench(int argc, char **argv) {
     static const char usage[] = "bench MODEL [options] | bench --kernels [options]";
     int n_args,
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, !a.kernels, !a.kernels);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (!is_valid(&a, n_args)) {
-        fprintf(stderr,
-                "usage: ridge %s (--batch 1,4,16; --repeat 1 to %d; --prompt at least 1; --svg, "
-                "--profile and --sampler with a MODEL)\n",
-                usage, MAX_REPEAT);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
+    if (check(&a, &err) != RIDGE_OK) return cli_refuse(&err);
     ridge_status status = a.kernels ? run_kernels(&a, &err) : run_model(&a, argv[0], &err);
     return status == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

@@ -426,11 +426,8 @@ int cmd_inspect(int argc, char **argv) {
     static const char usage[] = "inspect MODEL [--json] [--tensors]";
     int n_args;
     int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (status == CLI_OK) status = cli_count(usage, argv, n_args, 1, 1);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (n_args != 1) {
-        fprintf(stderr, "usage: ridge %s\n", usage);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
     buf out = {0};
     if (inspect(argv[0], json, list, &out, &err) != RIDGE_OK) {

@@ -98,11 +98,10 @@ int cmd_perplexity(int argc, char **argv) {
     static const char usage[] = "perplexity MODEL FILE [options]";
     int n_args,
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, 2, 2);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args != 2 || ctx < 4 || ctx > 1u << 20) {
-        fprintf(stderr, "usage: ridge %s (ctx from 4 to %u)\n", usage, 1u << 20);
-        return CLI_USAGE;
-    }
+    if (ctx < 4 || ctx > 1u << 20)
+        return cli_misused(usage, "--ctx: expected 4 to %u, found %lld", 1u << 20, (long long)ctx);
     ridge_error err = {0};
     engine *e = NULL;
     char *text = NULL;

@@ -255,14 +255,13 @@ int cmd_plan(int argc, char **argv) {
     }
     plan_args a = defaults;
     int n_args = 0, status = parse(&a, argc, argv, &n_args);
+    if (status == CLI_OK) status = cli_count(USAGE, argv, n_args, 0, 0);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
     if (a.models) list_models();
     if (a.gpus) list_gpus();
     if (a.models || a.gpus) return CLI_OK;
-    if (a.model == NULL || a.gpu == NULL || n_args > 0) {
-        fprintf(stderr, "usage: ridge %s\n", USAGE);
-        return CLI_USAGE;
-    }
+    if (a.model == NULL || a.gpu == NULL)
+        return cli_misused(USAGE, "--%s is needed", a.model == NULL ? "model" : "gpu");
     buf out = {0};
     status = print_plan(&a, &out);
     buf_free(&out);

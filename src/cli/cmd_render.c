@@ -187,11 +187,8 @@ int cmd_render(int argc, char **argv) {
     };
     int n_args = 0,
         status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (status == CLI_OK) status = cli_count(usage, argv, n_args, template_name == NULL, 1);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (n_args > 1 || (n_args == 0 && template_name == NULL)) {
-        fprintf(stderr, "usage: ridge %s\n", usage);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
     renderer r = {0};
     ridge_status opened = RIDGE_OK;

@@ -1,4 +1,5 @@
 /* ridge run: answers one prompt, streaming, or chats when no prompt is given. */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -128,12 +129,10 @@ int cmd_run(int argc, char **argv) {
     static const char usage[] = "run MODEL [PROMPT ...] [options]";
     int n_args,
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, 1, INT_MAX);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args < 1 || (n_args == 1 && (a.raw || a.json))) {
-        fprintf(stderr, "usage: ridge %s\n%s", usage,
-                n_args < 1 ? "" : "--raw and --json need a PROMPT (it may be empty)\n");
-        return CLI_USAGE;
-    }
+    if (n_args == 1 && (a.raw || a.json))
+        return cli_misused(usage, "--raw and --json need a PROMPT (it may be empty)");
     ridge_error err = {0};
     engine *e = NULL;
     chat_template *t = NULL;

@@ -237,11 +237,8 @@ int cmd_score(int argc, char **argv) {
     static const char usage[] = "score MODEL [options] < TEXT";
     int n_args,
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, 1, 1);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args != 1) {
-        fprintf(stderr, "usage: ridge %s\n", usage);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
     engine *e = NULL;
     char *input = NULL;

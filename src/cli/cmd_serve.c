@@ -148,11 +148,8 @@ int cmd_serve(int argc, char **argv) {
     };
     int n_args = 0,
         parsed = cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(USAGE, argv, n_args, 1, 1);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args != 1) {
-        fprintf(stderr, "usage: ridge %s\n", USAGE);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
     return run(&a, argv[0], &err) == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

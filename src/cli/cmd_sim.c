@@ -294,11 +294,8 @@ int cmd_sim(int argc, char **argv) {
     };
     int n_args = 0,
         parsed = cli_parse(argc, argv, USAGE, options, sizeof options / sizeof *options, &n_args);
+    if (parsed == CLI_OK) parsed = cli_count(USAGE, argv, n_args, 0, 0);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (n_args != 0) {
-        fprintf(stderr, "usage: ridge %s\n", USAGE);
-        return CLI_USAGE;
-    }
     ridge_error err = {0};
     ridge_status status = run(&a, &err);
     mem_free(a.path);

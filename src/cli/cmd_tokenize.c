@@ -217,11 +217,8 @@ int cmd_tokenize(int argc, char **argv) {
         {"json", CLI_FLAG, &j.json, "{\"ids\":[...]}"},
         {"jsonl", CLI_FLAG, &lines, "a JSON string or object with 'text' in each line"}};
     int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (status == CLI_OK) status = cli_count(usage, argv, n_args, 1, 1);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (n_args != 1) {
-        fprintf(stderr, "usage: ridge %s\n", usage);
-        return CLI_USAGE;
-    }
     return run(argv[0], &j, lines, answer_text, answer_text_line);
 }
 
@@ -235,10 +232,7 @@ int cmd_detokenize(int argc, char **argv) {
         {"json", CLI_FLAG, &j.json, "{\"text\":\"...\"}"},
         {"jsonl", CLI_FLAG, &lines, "a list of ids or an object with 'ids' in each line"}};
     int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
+    if (status == CLI_OK) status = cli_count(usage, argv, n_args, 1, 1);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (n_args != 1) {
-        fprintf(stderr, "usage: ridge %s\n", usage);
-        return CLI_USAGE;
-    }
     return run(argv[0], &j, lines, answer_ids, answer_ids);
 }

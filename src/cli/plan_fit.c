@@ -2,6 +2,7 @@
 #include "cli/plan_fit.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,16 +200,14 @@ int cmd_plan_fit(int argc, char **argv) {
         {"output", CLI_STRING, &a.output, "file for the profile"},
         {"json", CLI_FLAG, &a.json, "print JSON"},
     };
+    static const char usage[] =
+        "plan --fit --gpu NAME [--test RULES] [--output FILE] FILE|DIR ...\n"
+        "A DIR stands for its files whose names begin as the GPU's: h100*.csv.";
     int n = 0;
-    int status = cli_parse(argc, argv,
-                           "plan --fit --gpu NAME [--test RULES] [--output FILE] FILE|DIR ...\n"
-                           "A DIR stands for its files whose names begin as the GPU's: h100*.csv.",
-                           options, sizeof options / sizeof *options, &n);
+    int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n);
+    if (status == CLI_OK) status = cli_count(usage, argv, n, 1, INT_MAX);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (n == 0 || a.gpu == NULL) {
-        fprintf(stderr, "ridge plan --fit: expected --gpu NAME and FILE or DIR\n");
-        return CLI_USAGE;
-    }
+    if (a.gpu == NULL) return cli_misused(usage, "--gpu is needed");
     ridge_error err = {0};
     efficiency_profile profile;
     fit_report report;

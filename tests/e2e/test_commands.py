@@ -17,12 +17,26 @@ def test_version(ridge):
     assert ridge.text("--version").startswith("ridge ")
 
 
-@pytest.mark.parametrize("args", [[], ["nonsense"], ["run"], ["score"], ["bench", "x", "--batch", "0"],
-                                  ["run", "m", "--max-tokens", "-1"], ["run", "m", "--temperature", "warm"],
-                                  ["run", "m", "--no-such-flag"], ["perplexity", "m"]])
-def test_usage_is_exit_2(ridge, args):
+@pytest.mark.parametrize("args, says", [
+    ([], ""), (["nonsense"], "unknown command 'nonsense'"),
+    *((command.split(), "an argument is missing") for command in (
+        "run", "score", "serve", "bench", "inspect", "tokenize", "detokenize", "render", "load", "perplexity m",
+        "plan --fit --gpu h100")),
+    *((command.split() + ["more"], "unexpected argument 'more'") for command in (
+        "score m", "serve m", "bench m", "bench --kernels", "inspect m", "tokenize m", "detokenize m", "render m",
+        "load http://127.0.0.1:1", "perplexity m f", "plan --model llama-2-7b --gpu h100", "plan --calibrate m", "sim")),
+    (["plan", "--model", "llama-2-7b"], "--gpu is needed"), (["plan", "--gpu", "h100"], "--model is needed"),
+    (["sim"], "--model is needed"), (["plan", "--fit", "x.csv"], "--gpu is needed"),
+    (["bench", "x", "--batch", "0"], "--batch: expected numbers from 1 to 4096, such as 1,4,16, found '0'"),
+    (["bench", "x", "--repeat", "102"], "--repeat: expected 1 to 101, found 102"),
+    (["bench", "x", "--prompt", "0"], "--prompt: expected 1 to"),
+    (["perplexity", "m", "f", "--ctx", "3"], "--ctx: expected 4 to 1048576, found 3"),
+    (["run", "m", "--raw"], "need a PROMPT"), (["run", "m", "--max-tokens", "-1"], "--max-tokens: expected"),
+    (["run", "m", "--temperature", "warm"], "--temperature: expected a number"),
+    (["run", "m", "--no-such-flag"], "unknown option '--no-such-flag'")])
+def test_usage_is_exit_2(ridge, args, says):
     done = ridge(*args, status=2)
-    assert done.stdout == b"" and done.stderr != b""
+    assert done.stdout == b"" and says in done.stderr.decode() and done.stderr != b""
 
 
 def test_missing_model(ridge, tmp_path):
