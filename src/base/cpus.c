@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cgroup.h"
@@ -191,6 +192,11 @@ int cpus_usable(void) {
     int quota = cpus_quota("");
     if (quota > 0 && quota < n) n = quota;
     return n < 1 ? 1 : n;
+}
+
+uint64_t cpus_times_put_aside(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_nivcsw : 0;
 }
 
 /* The value of a line "key<blanks>: value"; NULL: another key. */

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -34,6 +35,9 @@ ridge_status cpus_choose(cpu_list *out, const char *root, const char *text,
 int cpus_quota(const char *root);
 /* How many processors this process may use: the mask, and no more than the quota; at least 1. */
 int cpus_usable(void);
+/* How often threads of this process have so far had to leave their processor to others that wanted
+ * it. */
+uint64_t cpus_times_put_aside(void);
 
 /* The processors' name as /proc/cpuinfo has it: its model name, or on Arm, which has none there,
  * what implementer and part it names; "unknown" without either. Cut to size; returns out. */

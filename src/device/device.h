@@ -214,6 +214,9 @@ ridge_status device_cpu_create(device **out, const device_cpu_params *p,
                                ridge_error *err) RIDGE_CHECKED;
 const char *device_cpu_isa(const device *d); /* "avx512" */
 int device_cpu_threads(const device *d);     /* the larger of the two counts */
+/* Linear layers of no more tokens take the quants of their weights as they are stored; for more
+ * they are unpacked first. */
+uint32_t device_cpu_packed_tokens(const device *d);
 
 /* The cache's sizes (kv_layout.c), the same on every device. */
 size_t dev_kv_bytes_per_block(const dev_kv_layout *layout, uint32_t group);

@@ -14,24 +14,32 @@
 
 typedef struct {
     step_shape shape;
-    double seconds, low_s, high_s; /* the median and the quartiles of its runs */
+    double seconds, low_s, high_s; /* the median and the quartiles of its undisturbed runs */
     double predicted_s;
     bool held_out; /* not to be fitted on */
 } calibrate_step;
 
-/* Decodes of 1 to 32 sequences at contexts of 128 to 4,096 tokens, and chunks of prompts; every
- * other one is held out. Returns how many, of which none needs more than max_context tokens. */
+/* Decodes of 1 to 32 sequences at contexts of 128 to 4,096 tokens, chunks of prompts, and chunks
+ * beside decodes; every other one is held out. Returns how many, of which none needs more than
+ * max_context tokens. */
 size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_context);
 
 /* Sets what they take on the device that computes. Rounds of all steps, for about so many seconds
  * (at least three rounds): a machine that is slow for a while, as shared ones are, is so for all of
- * them alike. */
+ * them alike. Of a step's runs those count that were not put aside for other programs more than
+ * twice as often as the least quarter of them, and once. */
 ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
                                double enough_s, const log_sink *log,
                                ridge_error *err) RIDGE_CHECKED;
 
+/* What is known of the machine. */
+typedef struct {
+    efficiency_peaks peaks;
+    uint32_t packed_tokens; /* that have kernels of their own: device_cpu_packed_tokens */
+} calibrate_machine;
+
 /* *out gets its numbers, each step its prediction. */
 ridge_status calibrate_fit(efficiency_profile *out, calibrate_step *list, size_t n, const gguf *g,
-                           const efficiency_peaks *peaks, ridge_error *err) RIDGE_CHECKED;
+                           const calibrate_machine *machine, ridge_error *err) RIDGE_CHECKED;
 
 #endif

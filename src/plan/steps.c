@@ -24,10 +24,18 @@ static uint32_t larger(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
+static uint32_t seqs_of(const step_shape *shape) {
+    return shape->n_seqs + shape->n_beside;
+}
+
+static uint32_t rows_of(const step_shape *shape) {
+    return shape->n_seqs * shape->n_rows + shape->n_beside;
+}
+
 static void measure_shapes(steps *s, const step_shape *shapes, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        s->max_seqs = larger(s->max_seqs, shapes[i].n_seqs);
-        s->max_tokens = larger(s->max_tokens, shapes[i].n_seqs * shapes[i].n_rows);
+        s->max_seqs = larger(s->max_seqs, seqs_of(&shapes[i]));
+        s->max_tokens = larger(s->max_tokens, rows_of(&shapes[i]));
         s->max_blocks =
             larger(s->max_blocks, (shapes[i].n_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
     }
@@ -101,17 +109,18 @@ void steps_close(steps *s) {
 
 /* The sequences follow one another in the batch; each has blocks of its own. */
 static dev_batch batch_of(steps *s, const step_shape *shape) {
-    for (uint32_t i = 0; i < shape->n_seqs; i++) {
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < seqs_of(shape); i++) {
         dev_seq *seq = &s->seqs[i];
-        *seq = (dev_seq){
-            .first_row = i * shape->n_rows, .n_rows = shape->n_rows, .n_context = shape->n_context};
+        uint32_t n = i < shape->n_seqs ? shape->n_rows : 1;
+        *seq = (dev_seq){.first_row = row, .n_rows = n, .n_context = shape->n_context};
         for (uint32_t g = 0; g < s->m->n_groups; g++)
             seq->blocks[g] = s->blocks + (size_t)i * s->max_blocks;
-        for (uint32_t r = 0; r < shape->n_rows; r++)
-            s->positions[seq->first_row + r] = (int32_t)(shape->n_context - shape->n_rows + r);
+        for (uint32_t r = 0; r < n; r++, row++)
+            s->positions[row] = (int32_t)(shape->n_context - n + r);
     }
-    return (dev_batch){.n_tokens = shape->n_seqs * shape->n_rows,
-                       .n_seqs = shape->n_seqs,
+    return (dev_batch){.n_tokens = row,
+                       .n_seqs = seqs_of(shape),
                        .tokens = s->tokens,
                        .positions = s->positions,
                        .seqs = s->seqs};
@@ -119,8 +128,9 @@ static dev_batch batch_of(steps *s, const step_shape *shape) {
 
 static ridge_status run_head(steps *s, const step_shape *shape, ridge_error *err) {
     uint32_t rows[DEV_HEAD_ROWS];
-    for (uint32_t i = 0; i < shape->n_seqs; i++) rows[i] = (i + 1) * shape->n_rows - 1;
-    return s->d->vtable->head(s->d, s->program, rows, shape->n_seqs, s->logits, err);
+    uint32_t n = seqs_of(shape);
+    for (uint32_t i = 0; i < n; i++) rows[i] = s->seqs[i].first_row + s->seqs[i].n_rows - 1;
+    return s->d->vtable->head(s->d, s->program, rows, n, s->logits, err);
 }
 
 ridge_status steps_run(steps *s, const step_shape *shape, bool counted, double *seconds,

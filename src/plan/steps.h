@@ -13,11 +13,13 @@
 typedef struct {
     uint32_t n_seqs, n_rows; /* of each sequence */
     uint32_t n_context;      /* tokens of each after the step */
+    uint32_t n_beside;       /* so many others have one row each, and as many tokens */
 } step_shape;
 
 typedef struct steps steps;
 
-/* Ready for the largest of the shapes, of 1 to DEV_HEAD_ROWS sequences. g and d must outlive it. */
+/* Ready for the largest of the shapes, of 1 to DEV_HEAD_ROWS sequences in all. g and d must outlive
+ * it. */
 ridge_status steps_open(steps **out, const gguf *g, device *d, const step_shape *shapes, size_t n,
                         const log_sink *log, ridge_error *err) RIDGE_CHECKED;
 void steps_close(steps *s); /* NULL allowed */

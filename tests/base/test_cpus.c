@@ -1,10 +1,12 @@
 /* Lists of processors; the control groups' limits, of time and of memory, in made-up trees. */
 #include "unit.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cgroup_internal.h"
@@ -312,6 +314,31 @@ static void test_usable(void **state) {
     cpu_list_free(&own);
 }
 
+/* Two that want one processor take turns; the system counts who had to wait. */
+static void test_put_aside(void **state) {
+    (void)state;
+    cpu_list own;
+    cpu_mask all, one;
+    assert_int_equal(cpus_allowed(&own, NULL), RIDGE_OK);
+    assert_int_equal(cpu_mask_make(&all, own.ids, own.n, NULL), RIDGE_OK);
+    assert_int_equal(cpu_mask_make(&one, own.ids, 1, NULL), RIDGE_OK);
+    assert_true(cpu_mask_set(&one, 0));
+    uint64_t before = cpus_times_put_aside();
+    pid_t other = fork(); /* with this one's mask */
+    if (other == 0)
+        for (;;) {
+        }
+    assert_true(other > 0);
+    while (cpus_times_put_aside() < before + 3) { /* until the test's time is over */
+    }
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    assert_true(cpu_mask_set(&all, 0));
+    cpu_mask_free(&all);
+    cpu_mask_free(&one);
+    cpu_list_free(&own);
+}
+
 static void expect_name(const char *cpuinfo, const char *expected) {
     char root[] = "/tmp/ridge-cpus-XXXXXX", path[64], name[64];
     assert_non_null(mkdtemp(root));
@@ -345,6 +372,7 @@ int main(void) {
         cmocka_unit_test(test_quotas),      cmocka_unit_test(test_memory),
         cmocka_unit_test(test_mount_lines), cmocka_unit_test(test_choice),
         cmocka_unit_test(test_usable),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_put_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

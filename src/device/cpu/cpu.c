@@ -235,6 +235,10 @@ const char *device_cpu_isa(const device *d) {
     return ((const cpu_device *)d)->kernels->isa;
 }
 
+uint32_t device_cpu_packed_tokens(const device *d) {
+    return ((const cpu_device *)d)->kernels->max_packed;
+}
+
 int device_cpu_threads(const device *d) {
     const cpu_device *cpu = (const cpu_device *)d;
     return cpu->n_threads > cpu->n_threads_batch ? cpu->n_threads : cpu->n_threads_batch;
