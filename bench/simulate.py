@@ -13,16 +13,20 @@ factor, with which the steps take as long together as the server says that they 
 
 How dense either is, --load says: the share of the machine's time that the simulation finds busy. At 0.4 a machine that is
 5 % slower answers 5 % later; at 0.6 a tenth of the answers take 20 to 30 % longer, and nothing is learned of the simulator.
-Reported are medians over the rounds, and of the rounds' ratios, simulated over measured, the median and the range.
+Reported are medians over the rounds, and of the rounds' ratios, simulated over measured, the median and the range; and what
+part of the processors' time other programs (and for a virtual machine its host) took while a server was measured: what they
+take, no simulation knows of. With --quiet X a run in which they took more is measured again, up to five times.
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import resource
 import statistics
 import sys
 import tempfile
+import time
 
 import common
 from serving import cell, load, ridge, say, spread
@@ -89,6 +93,19 @@ def simulate_at_pace(path, profile, seconds, traffic):
     return report, factor
 
 
+def taken_seconds():
+    """Of all processors, since they were started: by programs, and by the host of a virtual machine."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds(server):
+    """Of this script's ended children, and of the server."""
+    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def steps_of(server):
     """(how many so far, their seconds: forward and sampling, as the engine counts them)"""
     text = server.get("/metrics")
@@ -99,11 +116,22 @@ def steps_of(server):
 def serve(path, args, traffic):
     with ridge(path, args, "--kv-cache-memory-bytes", CACHE_BYTES, *SCHEDULER) as server:
         load(server, "--num-requests", 4, "--concurrency", 4, "--input-len", 64, "--output-len", 16, "--seed", 1000)
-        before = steps_of(server)
+        before, others, start = steps_of(server), taken_seconds() - own_seconds(server), time.monotonic()
         report, _ = load(server, *traffic)
+        others = taken_seconds() - own_seconds(server) - others
+        report["others"] = others / ((time.monotonic() - start) * os.cpu_count())
         report["steps"], seconds = (b - a for a, b in zip(before, steps_of(server)))
         report["ms_per_step"] = 1e3 * seconds / report["steps"]
         return report
+
+
+def serve_quietly(path, args, traffic):
+    for _ in range(5):
+        report = serve(path, args, traffic)
+        say(f"others took {100 * report['others']:.1f} % of the processors' time")
+        if report["others"] <= args.quiet:
+            break
+    return report
 
 
 def calibrate(path, args, folder):
@@ -158,12 +186,13 @@ def rounds_of(path, args):
                     traffics[kind] = of_load(kind, path, profile, args)
                     say(f"{kind}: {' '.join(map(str, traffics[kind]))}")
                 say(f"round {number + 1}: {kind}")
-                measured = serve(path, args, traffics[kind])
+                measured = serve_quietly(path, args, traffics[kind])
                 simulated = simulate(path, profile, *traffics[kind])
                 seconds = measured["steps"] * measured["ms_per_step"] / 1e3
                 paced, factor = simulate_at_pace(path, profile, seconds, traffics[kind])
                 rounds[kind].append({"measured": metrics_of(measured), "simulated": metrics_of(simulated),
-                                     "paced": metrics_of(paced), "pace": factor, "busy": simulated["busy"]})
+                                     "paced": metrics_of(paced), "pace": factor, "busy": simulated["busy"],
+                                     "others": measured["others"]})
     return rounds, traffics, calibrations
 
 
@@ -178,14 +207,16 @@ def compare(rounds):
     return result
 
 
-def show(kind, model, traffic, result):
+def show(kind, model, traffic, result, rounds):
     print(f"\n{model}, {kind}: {' '.join(map(str, traffic))}\n")
     common.print_table(["", "measured", "simulated", "simulated / measured", "at the run's pace"],
                        [[name, cell(r["measured"], "{:.1f}"), cell(r["simulated"], "{:.1f}"), cell(r["ratio"]),
                          cell(r["paced_ratio"])]
                         for name, r in result.items()])
+    others = spread([100 * r["others"] for r in rounds])
+    print(f"\nmeanwhile others took {cell(others, '{:.1f}')} % of the processors' time")
     missed = [name for name in JUDGED if not result[name]["holds"]]
-    print(f"\nat the run's pace within {100 * WITHIN:.0f} %: {'all' if not missed else 'not ' + ', '.join(missed)}", flush=True)
+    print(f"at the run's pace within {100 * WITHIN:.0f} %: {'all' if not missed else 'not ' + ', '.join(missed)}", flush=True)
 
 
 def kinds(text):
@@ -205,6 +236,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60, help="about how long each traffic lasts")
     parser.add_argument("--profile", metavar="FILE", help="in place of a calibration in each round")
     parser.add_argument("--calibrate-seconds", type=float, default=20)
+    parser.add_argument("--quiet", type=float, default=1, metavar="X", help="the share of the processors that others may take")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -217,7 +249,7 @@ def main():
             results.append({"model": common.short_name(path), "traffic": kind, "asked": list(map(str, traffics[kind])),
                             "rounds": rounds[kind], "metrics": compare(rounds[kind]), "calibrations": calibrations})
             if not args.json:
-                show(kind, common.short_name(path), traffics[kind], results[-1]["metrics"])
+                show(kind, common.short_name(path), traffics[kind], results[-1]["metrics"], rounds[kind])
     if args.json:
         print(json.dumps({"threads": args.threads, "results": results}))
     return 0 if all(r["metrics"][name]["holds"] for r in results for name in JUDGED) else 1
