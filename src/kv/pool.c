@@ -1,5 +1,6 @@
 /* kv/pool: see pool.h. The free list is a stack in an array, so that hot blocks are used again; the
- * cached blocks are a ring of indices through one more entry, which is its head. */
+ * cached blocks are a ring of indices through one more entry, which is its head. The way along it
+ * has an array of its own, so that it stays near: each step of it waits for the one before. */
 #include "kv/pool.h"
 
 #include "base/mem.h"
@@ -8,14 +9,15 @@
 
 typedef struct {
     uint32_t holders;
-    uint32_t name;           /* 0: not kept */
-    uint32_t previous, next; /* among the cached; of the entry n_blocks: the newest, the oldest */
+    uint32_t name;     /* 0: not kept */
+    uint32_t previous; /* among the cached; of the entry n_blocks: the newest */
 } block_state;
 
 struct kv_pool {
     uint32_t n_blocks, n_free, n_cached;
     int32_t *free;       /* [n_blocks]; the free blocks are free[0, n_free) */
     block_state *blocks; /* [n_blocks + 1] */
+    uint32_t *next;      /* [n_blocks + 1] among the cached; of the entry n_blocks: the oldest */
 };
 
 ridge_status kv_pool_create(kv_pool **out, uint32_t n_blocks, ridge_error *err) {
@@ -25,10 +27,11 @@ ridge_status kv_pool_create(kv_pool **out, uint32_t n_blocks, ridge_error *err) 
     if (p == NULL) goto fail;
     p->free = mem_zalloc(n_blocks, sizeof *p->free);
     p->blocks = mem_zalloc((size_t)n_blocks + 1, sizeof *p->blocks);
-    if (p->free == NULL || p->blocks == NULL) goto fail;
+    p->next = mem_zalloc((size_t)n_blocks + 1, sizeof *p->next);
+    if (p->free == NULL || p->blocks == NULL || p->next == NULL) goto fail;
     p->n_blocks = p->n_free = n_blocks;
     for (uint32_t i = 0; i < n_blocks; i++) p->free[i] = (int32_t)(n_blocks - 1 - i);
-    p->blocks[n_blocks].previous = p->blocks[n_blocks].next = n_blocks;
+    p->blocks[n_blocks].previous = p->next[n_blocks] = n_blocks;
     *out = p;
     return RIDGE_OK;
 fail:
@@ -40,6 +43,7 @@ void kv_pool_destroy(kv_pool *p) {
     if (p == NULL) return;
     mem_free(p->free);
     mem_free(p->blocks);
+    mem_free(p->next);
     mem_free(p);
 }
 
@@ -55,15 +59,15 @@ static bool is_cached(const block_state *b) {
 static void ring_add(kv_pool *p, int32_t block) {
     block_state *b = &p->blocks[block], *head = &p->blocks[p->n_blocks];
     b->previous = head->previous;
-    b->next = p->n_blocks;
-    p->blocks[b->previous].next = head->previous = (uint32_t)block;
+    p->next[block] = p->n_blocks;
+    p->next[b->previous] = head->previous = (uint32_t)block;
     p->n_cached++;
 }
 
 static void ring_remove(kv_pool *p, int32_t block) {
-    const block_state *b = &p->blocks[block];
-    p->blocks[b->previous].next = b->next;
-    p->blocks[b->next].previous = b->previous;
+    uint32_t previous = p->blocks[block].previous, next = p->next[block];
+    p->next[previous] = next;
+    p->blocks[next].previous = previous;
     p->n_cached--;
 }
 
@@ -118,12 +122,12 @@ void kv_pool_forget(kv_pool *p, int32_t block) {
 }
 
 int32_t kv_pool_oldest(const kv_pool *p) {
-    return p->n_cached > 0 ? (int32_t)p->blocks[p->n_blocks].next : -1;
+    return p->n_cached > 0 ? (int32_t)p->next[p->n_blocks] : -1;
 }
 
 uint32_t kv_pool_oldest_names(const kv_pool *p, uint32_t *names, uint32_t n) {
-    uint32_t i = 0, at = p->blocks[p->n_blocks].next;
-    for (; i < n && at != p->n_blocks; i++, at = p->blocks[at].next) names[i] = p->blocks[at].name;
+    uint32_t i = 0, at = p->next[p->n_blocks];
+    for (; i < n && at != p->n_blocks; i++, at = p->next[at]) names[i] = p->blocks[at].name;
     mem_prefetch(&p->blocks[at]); /* for the next time */
     return i;
 }
@@ -164,8 +168,8 @@ void kv_pool_check(const kv_pool *p) {
         n_held += p->blocks[i].holders > 0;
         n_cached += is_cached(&p->blocks[i]);
     }
-    for (uint32_t i = p->blocks[p->n_blocks].next; i != p->n_blocks; i = p->blocks[i].next) {
-        ridge_assert(is_cached(&p->blocks[i]) && p->blocks[p->blocks[i].next].previous == i);
+    for (uint32_t i = p->next[p->n_blocks]; i != p->n_blocks; i = p->next[i]) {
+        ridge_assert(is_cached(&p->blocks[i]) && p->blocks[p->next[i]].previous == i);
         n_ring++;
     }
     ridge_assert(n_cached == p->n_cached && n_ring == p->n_cached);
