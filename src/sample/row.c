@@ -7,6 +7,10 @@
 
 #include "base/mem.h"
 
+/* So many spans ahead a row is asked for while it is read: a pass that weighs, too, would wait for
+ * memory at each span. */
+#define AHEAD 4
+
 ridge_status row_create(logit_row *r, int32_t n_vocab, ridge_error *err) {
     uint32_t n = ((uint32_t)n_vocab + SPAN - 1) / SPAN, n_padded = (n + SPAN - 1) / SPAN * SPAN;
     *r = (logit_row){.passes = &span_passes_portable, .n_vocab = n_vocab, .n_spans = n};
@@ -15,13 +19,10 @@ ridge_status row_create(logit_row *r, int32_t n_vocab, ridge_error *err) {
     r->max = mem_zalloc(n_padded, sizeof *r->max);
     r->sum = mem_zalloc(n, sizeof *r->sum);
     r->heap = mem_zalloc(n > ROW_FEW ? n : ROW_FEW, sizeof *r->heap);
-    bool made =
-        r->spans != NULL && r->own != NULL && r->max != NULL && r->sum != NULL && r->heap != NULL;
-    for (int i = 0; i < 3; i++) {
-        r->parts[i] = mem_zalloc(n, sizeof *r->parts[i]);
-        made = made && r->parts[i] != NULL;
-    }
-    if (made) {
+    r->list.x = mem_zalloc((size_t)n * SPAN + SPAN, sizeof *r->list.x); /* these two, too */
+    r->list.id = mem_zalloc((size_t)n * SPAN + SPAN, sizeof *r->list.id);
+    if (r->spans != NULL && r->own != NULL && r->max != NULL && r->sum != NULL && r->heap != NULL &&
+        r->list.x != NULL && r->list.id != NULL) {
         for (uint32_t i = n; i < n_padded; i++) r->max[i] = -INFINITY;
         return RIDGE_OK;
     }
@@ -35,7 +36,8 @@ void row_destroy(logit_row *r) {
     mem_free(r->max);
     mem_free(r->sum);
     mem_free(r->heap);
-    for (int i = 0; i < 3; i++) mem_free(r->parts[i]);
+    mem_free(r->list.x);
+    mem_free(r->list.id);
     *r = (logit_row){0};
 }
 
@@ -62,14 +64,9 @@ static void find_max(logit_row *r, uint32_t span) {
     r->max[span] = max;
 }
 
-static void find_sum(logit_row *r, uint32_t span) {
-    if (r->sum_c > 0) r->sum[span] = r->passes->sum(r->spans[span], r->max[span], r->sum_c);
-}
-
 void row_set(logit_row *r, const float *logits, float c) {
     uint32_t n_tail = (uint32_t)r->n_vocab % SPAN, last = r->n_spans - 1;
     r->settled = false;
-    r->found_c = 0;
     r->sum_c = c;
     for (uint32_t s = 0; s < r->n_spans; s++) r->spans[s] = logits + (size_t)s * SPAN;
     if (n_tail == 0) return;
@@ -83,23 +80,21 @@ float *row_at(logit_row *r, int32_t id) {
     return own_span(r, (uint32_t)id / SPAN) + (uint32_t)id % SPAN;
 }
 
-/* The next span comes from memory while the one before it is summed. */
 void row_settle(logit_row *r) {
-    bool due = false;
-    uint32_t before = 0;
-    r->found_c = 0;
     r->largest = -INFINITY;
     for (uint32_t s = 0; s < r->n_spans; s++) {
         if (!r->settled || is_own(r, s)) {
+            if (s + AHEAD < r->n_spans)
+                for (size_t i = 0; i < SPAN; i += MEM_LINE / sizeof(float))
+                    mem_prefetch(r->spans[s + AHEAD] + i);
             find_max(r, s);
-            if (due) find_sum(r, before);
-            due = true;
-            before = s;
+            if (r->sum_c > 0) r->sum[s] = r->passes->sum(r->spans[s], r->max[s], r->sum_c);
         }
         if (r->max[s] > r->largest) r->largest = r->max[s];
     }
-    if (due) find_sum(r, before);
     r->settled = true;
+    r->list.n = 0;
+    r->list.limit = nextafterf(r->largest, INFINITY);
 }
 
 int32_t row_best(const logit_row *r) {
@@ -131,46 +126,50 @@ static int32_t first_id(uint32_t span) {
 }
 
 bool row_keeps(row_cut cut, float x, int32_t id) {
-    return x > cut.limit || (x == cut.limit && id <= cut.last);
+    return (x > cut.limit) | ((x == cut.limit) & (id <= cut.last));
 }
 
 row_cut row_cut_min(row_cut a, row_cut b) {
     return a.limit > b.limit || (a.limit == b.limit && a.last < b.last) ? a : b;
 }
 
-/* Of the span in which the last of equal logits is kept. */
-static double weigh_split_span(const logit_row *r, float c, row_cut cut, uint32_t span) {
+/* The list goes down to limit from now on. */
+static void list_from(logit_row *r, float limit) {
+    row_list *l = &r->list;
+    if (!(limit < l->limit)) return;
+    for (uint32_t s = 0; s < r->n_spans; s++)
+        if (r->max[s] >= limit)
+            l->n += r->passes->pick(r->spans[s], limit, l->limit, first_id(s), l->x + l->n,
+                                    l->id + l->n);
+    for (size_t i = 0; i < SPAN; i++) l->x[l->n + i] = -INFINITY;
+    l->limit = limit;
+}
+
+/* Mostly the next in the list is of the same span: their weights are summed up before they go
+ * there. */
+double row_weigh_cut(logit_row *r, float c, row_cut cut, double *mass) {
+    const row_list *l = &r->list;
+    double total = 0, sum = 0;
     float w[SPAN];
-    double sum = 0;
-    r->passes->weights(r->spans[span], r->largest, c, w);
-    for (int i = 0; i < SPAN; i++)
-        if (row_keeps(cut, r->spans[span][i], first_id(span) + i)) sum += (double)w[i];
-    return sum;
-}
-
-/* No logit of the span lies between the limits. */
-static bool has_none_between(const row_tally *low, const row_tally *high, uint32_t span) {
-    return low->parts[span].n == high->parts[span].n;
-}
-
-double row_weigh_cut(const logit_row *r, float c, row_cut cut, double *mass) {
-    double total = 0;
-    float above = nextafterf(cut.limit, INFINITY);
-    bool found = r->found_c == c && cut.limit >= r->low.limit && cut.limit < r->high.limit;
-    for (uint32_t s = 0; s < r->n_spans; s++) {
-        uint32_t n;
-        bool before = cut.last - first_id(s) >= SPAN - 1, after = cut.last < first_id(s);
-        float limit = after ? above : cut.limit;
-        if (!(r->max[s] >= limit))
-            mass[s] = 0;
-        else if (found && has_none_between(&r->low, &r->high, s))
-            mass[s] = (double)r->low.parts[s].sum;
-        else if (before || after)
-            mass[s] = (double)r->passes->sum_from(r->spans[s], r->largest, c, limit, &n);
-        else
-            mass[s] = weigh_split_span(r, c, cut, s);
-        total += mass[s];
+    int32_t span = 0;
+    list_from(r, cut.limit);
+    memset(mass, 0, r->n_spans * sizeof *mass);
+    for (size_t first = 0; first < l->n; first += SPAN) {
+        const float *x = l->x + first;
+        const int32_t *id = l->id + first;
+        r->passes->weights(x, r->largest, c, w);
+        for (int i = 0; i < SPAN; i++) w[i] = row_keeps(cut, x[i], id[i]) ? w[i] : 0;
+        for (size_t i = 0; i < SPAN && first + i < l->n; i++) {
+            if (id[i] / SPAN != span) {
+                mass[span] += sum;
+                span = id[i] / SPAN;
+                sum = 0;
+            }
+            sum += (double)w[i];
+        }
     }
+    mass[span] += sum;
+    for (uint32_t s = 0; s < r->n_spans; s++) total += mass[s];
     return total;
 }
 
@@ -229,44 +228,34 @@ static row_ranked pop(row_ranked *h, size_t *n) {
 
 /* Where a prefix ends -------------------------------------------------------------------------- */
 
-/* What is sought: a number of tokens or a weight. */
+/* What is sought, a number of tokens or a weight, and where it is reached: at the logits from `low`
+ * on, but not at those from `high` on. What lies between is in the list, in order of ids, from
+ * `first` on; before that nothing is below `high`. */
 typedef struct {
     logit_row *row;
     double goal;
     bool by_weight;
     float c;
+    size_t first;
+    float low, high;
+    double before, at_low, at_high; /* tokens or weight: listed before `first`, and from there on */
 } search;
 
 static double amount_of(const search *k, float x) {
     return k->by_weight ? (double)k->row->passes->weight(x, k->row->largest, k->c) : 1;
 }
 
-/* Of a limit that lies between two others, or (low NULL) anywhere; into `parts`. */
-static row_tally tally_from(const search *k, float limit, const row_tally *low,
-                            const row_tally *high, row_part *parts) {
+/* Of all from limit on, of which what is before `first` is known; *n: how many come after that. */
+static double amount_from(const search *k, float limit, size_t *n) {
     const logit_row *r = k->row;
-    row_tally t = {.limit = limit, .parts = parts};
     double weight = 0;
-    for (uint32_t s = 0; s < r->n_spans; s++) {
-        row_part *p = &parts[s];
-        if (!(r->max[s] >= limit))
-            *p = (row_part){0};
-        else if (low != NULL && has_none_between(low, high, s))
-            *p = low->parts[s];
-        else
-            p->sum = r->passes->sum_from(r->spans[s], r->largest, k->c, limit, &p->n);
-        weight += (double)p->sum;
-        t.n += p->n;
+    *n = 0;
+    for (size_t i = k->first; i < r->list.n; i += SPAN) {
+        uint32_t some;
+        weight += (double)r->passes->sum_from(r->list.x + i, r->largest, k->c, limit, &some);
+        *n += some;
     }
-    t.amount = k->by_weight ? weight : (double)t.n;
-    return t;
-}
-
-/* Neither of low nor of high. */
-static row_part *spare_parts(const logit_row *r) {
-    int i = 0;
-    while (r->parts[i] == r->low.parts || r->parts[i] == r->high.parts) i++;
-    return r->parts[i];
+    return k->before + (k->by_weight ? weight : (double)*n);
 }
 
 /* A limit that `goal` tokens reach, as each span has at least its largest; above all logits where
@@ -276,29 +265,36 @@ static float bound_by_spans(const search *k) {
     size_t n = 0, wanted = (size_t)k->goal;
     for (uint32_t s = 0; s < r->n_spans; s++)
         if (r->max[s] > -INFINITY) r->heap[n++] = (row_ranked){r->max[s], (int32_t)s};
-    if (wanted > n) return nextafterf(r->largest, INFINITY);
+    if (wanted > n) return INFINITY;
     make_heap(r->heap, n);
     while (--wanted > 0) pop(r->heap, &n);
     return r->heap[0].x;
 }
 
-/* Goes down from the largest logit until the goal is reached (low) or there is no further down;
- * `high` is the last limit at which it was not. By weight the first steps see few spans, and are
- * mostly enough. */
-static void go_down(const search *k) {
+/* Is the goal reached at limit? `low` goes there, `high` to where it was. */
+static bool reaches(search *k, float limit) {
+    size_t n;
+    k->first = k->row->list.n;
+    k->high = k->low;
+    k->before = k->at_high = k->at_low;
+    list_from(k->row, limit);
+    k->low = k->row->list.limit;
+    k->at_low = amount_from(k, k->low, &n);
+    return k->at_low >= k->goal;
+}
+
+/* Goes down from the largest logit until the goal is reached; false: there is no further down. The
+ * first steps see few spans, and are mostly enough. */
+static bool go_down(search *k) {
     logit_row *r = k->row;
-    float above = nextafterf(r->largest, INFINITY);
-    r->low = tally_from(k, k->by_weight ? above : bound_by_spans(k), NULL, NULL, r->parts[0]);
-    r->high = tally_from(k, above, NULL, NULL, r->parts[1]);
-    for (float z = 2; r->low.amount < k->goal && z < 256; z *= 1.5f) {
-        row_part *parts = spare_parts(r);
-        r->high = r->low;
-        r->low = tally_from(k, r->largest - z / k->c, NULL, NULL, parts);
-    }
-    if (k->by_weight || r->low.amount >= k->goal) return; /* what lies lower weighs nothing */
-    row_part *parts = spare_parts(r);
-    r->high = r->low;
-    r->low = tally_from(k, -FLT_MAX, NULL, NULL, parts);
+    size_t n;
+    k->high = nextafterf(r->largest, INFINITY);
+    k->low = r->list.limit;
+    k->at_low = amount_from(k, k->low, &n); /* what an earlier search has listed */
+    if (k->at_low >= k->goal || (!k->by_weight && reaches(k, bound_by_spans(k)))) return true;
+    for (float z = 2; z < 256; z *= 1.25f)
+        if (reaches(k, r->largest - z / k->c)) return true;
+    return !k->by_weight && reaches(k, -FLT_MAX); /* what lies lower weighs nothing */
 }
 
 /* The order of floats as that of integers. */
@@ -319,47 +315,50 @@ static float halfway(float low, float high) {
     return from_order((order_of(low) + order_of(high)) / 2);
 }
 
-/* Narrows low (reached) and high (not reached) until few logits lie between them, or one value: by
- * interpolation (the Illinois form of regula falsi); by halving where that is slow, which ends. */
-static void narrow(const search *k) {
-    row_tally *low = &k->row->low, *high = &k->row->high;
-    double over = low->amount - k->goal, under = k->goal - high->amount;
-    for (int round = 0; low->n - high->n > ROW_FEW; round++) {
-        double at = ((double)high->limit * over + (double)low->limit * under) / (over + under);
+/* Narrows low and high until few logits lie between them: by interpolation (the Illinois form of
+ * regula falsi); by halving where that is slow, which ends. False: there is one value between them
+ * that more than few have. */
+static bool narrow(search *k) {
+    double over = k->at_low - k->goal, under = k->goal - k->at_high;
+    size_t n_low = k->row->list.n - k->first, n_high = 0;
+    for (int round = 0; n_low - n_high > ROW_FEW; round++) {
+        double at = ((double)k->high * over + (double)k->low * under) / (over + under);
         float limit = (float)at;
-        if (round >= 16 || !(limit > low->limit && limit < high->limit))
-            limit = halfway(low->limit, high->limit);
-        if (!(limit > low->limit && limit < high->limit)) return;
-        row_tally t = tally_from(k, limit, low, high, spare_parts(k->row));
-        bool reached = t.amount >= k->goal;
-        *(reached ? low : high) = t;
+        if (round >= 16 || !(limit > k->low && limit < k->high)) limit = halfway(k->low, k->high);
+        if (!(limit > k->low && limit < k->high)) return false;
+        size_t n;
+        double amount = amount_from(k, limit, &n);
         /* the end that stays counts half: the next point lies beyond the goal, seen from here */
-        over = reached ? t.amount - k->goal : over / 2;
-        under = reached ? under / 2 : k->goal - t.amount;
+        if (amount >= k->goal) {
+            k->low = limit;
+            n_low = n;
+            over = amount - k->goal;
+            under /= 2;
+        } else {
+            k->high = limit;
+            k->at_high = amount;
+            n_high = n;
+            over /= 2;
+            under = k->goal - amount;
+        }
     }
+    return true;
 }
 
 /* The candidates in [low, high), ranked until the goal is reached. */
 static row_cut cut_among_few(const search *k) {
     const logit_row *r = k->row;
-    const row_tally *low = &r->low, *high = &r->high;
-    float from = low->limit, to = high->limit;
+    const row_list *l = &r->list;
     size_t n = 0;
-    for (uint32_t s = 0; s < r->n_spans; s++) {
-        if (has_none_between(low, high, s)) continue;
-        const float *x = r->spans[s];
-        bool in[SPAN]; /* found without branches, and passed over by eights: few are in */
-        for (int i = 0; i < SPAN; i++) in[i] = (x[i] >= from) & (x[i] < to);
-        for (int first = 0; first < SPAN; first += 8) {
-            uint64_t any;
-            memcpy(&any, in + first, sizeof any);
-            for (int i = first; any != 0 && i < first + 8; i++)
-                if (in[i]) r->heap[n++] = (row_ranked){x[i], first_id(s) + i};
-        }
+    for (size_t i = k->first; i < l->n; i += SPAN) {
+        float x[SPAN];
+        int32_t at[SPAN];
+        uint32_t some = r->passes->pick(l->x + i, k->low, k->high, (int32_t)i, x, at);
+        for (uint32_t j = 0; j < some; j++) r->heap[n++] = (row_ranked){x[j], l->id[at[j]]};
     }
     make_heap(r->heap, n);
-    double sum = high->amount;
-    row_ranked last = {low->limit, INT32_MAX};
+    double sum = k->at_high;
+    row_ranked last = {k->low, INT32_MAX};
     while (n > 0) {
         last = pop(r->heap, &n);
         sum += amount_of(k, last.x);
@@ -370,43 +369,32 @@ static row_cut cut_among_few(const search *k) {
 
 /* More than few logits of one value: the goal is reached at one of them, in the order of ids. */
 static row_cut cut_among_equals(const search *k) {
-    const logit_row *r = k->row;
-    const row_tally *low = &r->low, *high = &r->high;
-    double sum = high->amount, each = amount_of(k, low->limit);
+    const row_list *l = &k->row->list;
+    double sum = k->at_high, each = amount_of(k, k->low);
     int32_t last = INT32_MAX;
-    for (uint32_t s = 0; s < r->n_spans && sum < k->goal; s++) {
-        if (!(r->max[s] >= low->limit)) continue;
-        for (int i = 0; i < SPAN && sum < k->goal; i++)
-            if (r->spans[s][i] == low->limit) {
-                sum += each;
-                last = first_id(s) + i;
-            }
+    for (size_t i = k->first; i < l->n && sum < k->goal; i++) {
+        if (l->x[i] != k->low) continue;
+        sum += each;
+        last = l->id[i];
     }
-    return (row_cut){low->limit, last};
+    return (row_cut){k->low, last};
 }
 
 row_cut row_find_cut(logit_row *r, double goal, bool by_weight, float c) {
-    search k = {r, goal, by_weight, c};
-    r->found_c = 0;
+    search k = {.row = r, .goal = goal, .by_weight = by_weight, .c = c};
     if (!(r->largest > -INFINITY)) return ROW_ALL;
     if (!(goal > 0)) return (row_cut){r->largest, row_best(r)};
-    go_down(&k);
-    if (r->low.amount < goal) return ROW_ALL;
-    narrow(&k);
-    r->found_c = c;
-    return r->low.n - r->high.n <= ROW_FEW ? cut_among_few(&k) : cut_among_equals(&k);
+    if (!go_down(&k)) return ROW_ALL;
+    return narrow(&k) ? cut_among_few(&k) : cut_among_equals(&k);
 }
 
 size_t row_top(logit_row *r, row_ranked *out, size_t n) {
+    const row_list *l = &r->list;
     size_t n_kept = 0, n_out = 0;
     if (n == 0 || !(r->largest > -INFINITY)) return 0;
     row_cut cut = row_find_cut(r, (double)n, false, SPAN_LOG2E);
-    for (uint32_t s = 0; s < r->n_spans; s++) {
-        if (!(r->max[s] >= cut.limit)) continue;
-        for (int i = 0; i < SPAN; i++)
-            if (row_keeps(cut, r->spans[s][i], first_id(s) + i))
-                r->heap[n_kept++] = (row_ranked){r->spans[s][i], first_id(s) + i};
-    }
+    for (size_t i = 0; i < l->n; i++)
+        if (row_keeps(cut, l->x[i], l->id[i])) r->heap[n_kept++] = (row_ranked){l->x[i], l->id[i]};
     make_heap(r->heap, n_kept);
     while (n_kept > 0) out[n_out++] = pop(r->heap, &n_kept);
     return n_out;

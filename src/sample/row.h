@@ -3,8 +3,9 @@
  *
  * Tokens rank by (logit descending, id ascending), a strict total order. top_k, top_p and min_p
  * each keep a prefix of it, so what they keep together is one prefix, a `row_cut`. It is found
- * without sorting the vocabulary: the largest logits of the spans alone bound it from below, and
- * only spans that reach over the bound are looked into.
+ * without sorting the vocabulary: the logits from some limit on are listed, the limit goes down
+ * until they are enough, and the end is sought among the last that came. Only spans whose largest
+ * logit is above the limit are looked into.
  *
  * The caller's logits are not copied: a span is, when a logit in it is to change. Pure; scratch of
  * one thread. Weights are of temperature 1 / (c ln 2) and relative to the largest logit.
@@ -26,19 +27,13 @@ typedef struct {
     int32_t id;
 } row_ranked;
 
-/* Of one span: the logits at or above some limit. */
-typedef struct {
-    float sum; /* of their weights */
-    uint32_t n;
-} row_part;
-
-/* Of all spans. */
+/* All logits from `limit` on; when it is lowered those that are new follow, in order of ids. */
 typedef struct {
     float limit;
     size_t n;
-    double amount;   /* tokens or weight */
-    row_part *parts; /* [n_spans] */
-} row_tally;
+    float *x;    /* [n], and SPAN times -inf */
+    int32_t *id; /* [n] */
+} row_list;
 
 typedef struct {
     const span_passes *passes;
@@ -51,11 +46,7 @@ typedef struct {
     float largest;       /* of all; -inf: no candidate */
     bool settled;        /* what is not own is */
     row_ranked *heap;    /* [max(n_spans, ROW_FEW)] */
-    /* The last cut that was sought lies in [low.limit, high.limit): a span with as many logits
-     * above the one as above the other has the same weight above whatever lies between. */
-    row_tally low, high;
-    float found_c;      /* of their weights; 0: there was none */
-    row_part *parts[3]; /* [n_spans] each */
+    row_list list;
 } logit_row;
 
 /* Kept are the logits above limit, and those equal to it up to id `last`. */
@@ -82,7 +73,7 @@ int32_t row_best(const logit_row *r);
 /* Weight of all; mass [n_spans]: of each span. */
 double row_weigh(const logit_row *r, float c, double *mass);
 /* The same of what a cut keeps. */
-double row_weigh_cut(const logit_row *r, float c, row_cut cut, double *mass);
+double row_weigh_cut(logit_row *r, float c, row_cut cut, double *mass);
 /* The shortest prefix of the ranking that has `goal` tokens, or (by_weight) weighs so much; at
  * least one token; all when there isn't as much. */
 row_cut row_find_cut(logit_row *r, double goal, bool by_weight, float c);

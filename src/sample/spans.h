@@ -20,6 +20,9 @@ typedef struct {
     float (*sum)(const float *x, float top, float c);
     /* Of those with x >= limit: their sum, and how many. */
     float (*sum_from)(const float *x, float top, float c, float limit, uint32_t *n);
+    /* Those in [from, below), in their order, and first + their indices; returns how many. */
+    uint32_t (*pick)(const float *x, float from, float below, int32_t first,
+                     float *out_x /* [SPAN] */, int32_t *out_at /* [SPAN] */);
     void (*weights)(const float *x, float top, float c, float *w /* [SPAN] */);
     float (*weight)(float x, float top, float c); /* of one */
 } span_passes;

@@ -3,7 +3,7 @@
 
 const float span_lowest = -127.0f;
 
-const span_passes span_passes_portable = {largest, sum, sum_from, weights, weight};
+const span_passes span_passes_portable = {largest, sum, sum_from, pick, weights, weight};
 
 const span_passes *span_passes_find(const char *isa) {
 #if defined(__x86_64__)

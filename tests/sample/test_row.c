@@ -340,6 +340,31 @@ static void test_weights(void **state) {
     }
 }
 
+/* Those between two limits, one by one; NaN is nowhere. */
+static void test_pick(void **state) {
+    (void)state;
+    const char *names[MAX_PATHS];
+    int n_paths = paths(names);
+    for (int round = 0; round < 300; round++) {
+        fill(round % N_KINDS, SPAN);
+        float from = round % 7 == 0 ? -FLT_MAX : r->logits[below(SPAN)];
+        float below_it = round % 5 == 0 ? INFINITY : r->logits[below(SPAN)];
+        for (int path = 0; path < n_paths; path++) {
+            float x[SPAN];
+            int32_t at[SPAN];
+            uint32_t n = 0;
+            uint32_t n_found =
+                span_passes_find(names[path])->pick(r->logits, from, below_it, 1000, x, at);
+            for (int i = 0; i < SPAN; i++) {
+                if (!(r->logits[i] >= from && r->logits[i] < below_it)) continue;
+                assert_true(n < n_found && at[n] == 1000 + i && x[n] == r->logits[i]);
+                n++;
+            }
+            assert_int_equal(n_found, n);
+        }
+    }
+}
+
 static void test_penalties_change_only_their_tokens(void **state) {
     (void)state;
     sampler_counts *c;
@@ -440,6 +465,7 @@ int main(void) {
         cmocka_unit_test(test_logprobs_as_in_double),
         cmocka_unit_test(test_every_path_gives_the_same_bits),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_pick),
         cmocka_unit_test(test_penalties_change_only_their_tokens),
         cmocka_unit_test(test_draws_follow_the_distribution),
     };
