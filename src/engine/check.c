@@ -25,7 +25,9 @@ static request *find_in(request *first, uint64_t id) {
 static void decode_output(const engine *e, const request *q, buf *out) {
     const sequence *s = &q->seq;
     uint32_t end = s->n_tokens;
-    detokenizer d = request_detokenizer(e, q);
+    engine_request given = q->given;
+    given.prompt = s->tokens;
+    detokenizer d = engine_request_detokenizer(&given, e->tokenizer);
     if (q->finish == ENGINE_STOP && request_is_end(e, q, s->tokens[end - 1])) end--;
     for (uint32_t i = s->n_prompt; i < end; i++)
         detokenizer_push(&d, e->tokenizer, s->tokens[i], q->given.special, out);

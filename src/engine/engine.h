@@ -104,6 +104,8 @@ typedef struct {
 } engine_request;
 
 engine_request engine_request_default(void); /* greedy, to the end of the context, no logprobs */
+/* What the text of the answer comes out of, token by token. */
+detokenizer engine_request_detokenizer(const engine_request *r, const tokenizer *t);
 
 /* The steps that one phase of a request took: up to its first token, or after it. */
 typedef struct {

@@ -45,8 +45,6 @@ struct request {
 ridge_status request_create(request **out, engine *e, const engine_request *r,
                             ridge_error *err) RIDGE_CHECKED;
 void request_destroy(request *q); /* not in the scheduler; NULL allowed */
-/* Where the text of q's answer begins. */
-detokenizer request_detokenizer(const engine *e, const request *q);
 /* Does this token end the text, and is no part of it? */
 bool request_is_end(const engine *e, const request *q, int32_t id);
 /* Hands a created request to the engine: the engine's thread only. */

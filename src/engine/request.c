@@ -12,6 +12,10 @@ engine_request engine_request_default(void) {
     return (engine_request){.sampling = sampler_params_default(), .prompt_logprobs = -1};
 }
 
+detokenizer engine_request_detokenizer(const engine_request *r, const tokenizer *t) {
+    return r->goes_on ? detokenizer_after(t, r->prompt[r->n_prompt - 1]) : (detokenizer){0};
+}
+
 static ridge_status check_ids(const char *what, const int32_t *ids, size_t n, int32_t n_vocab,
                               ridge_error *err) {
     for (size_t i = 0; i < n; i++)
@@ -89,17 +93,6 @@ static ridge_status count_prompt(const engine *e, request *q, ridge_error *err) 
     return RIDGE_OK;
 }
 
-detokenizer request_detokenizer(const engine *e, const request *q) {
-    detokenizer d = {0};
-    buf shown = {0};
-    if (q->given.goes_on) {
-        detokenizer_push(&d, e->tokenizer, q->seq.tokens[q->seq.n_prompt - 1], true, &shown);
-        detokenizer_finish(&d, &shown);
-    }
-    buf_free(&shown);
-    return d;
-}
-
 static ridge_status fill(request *q, const engine *e, const engine_request *r, ridge_error *err) {
     q->given = *r;
     q->given.prompt = NULL;
@@ -111,7 +104,7 @@ static ridge_status fill(request *q, const engine *e, const engine_request *r, r
     q->sampling.n_banned = 0;
     RIDGE_TRY(sequence_init(&q->seq, r->prompt, (uint32_t)r->n_prompt, capacity_of(e, r),
                             e->params.block_size, e->model->n_groups, err));
-    q->detok = request_detokenizer(e, q);
+    q->detok = engine_request_detokenizer(r, e->tokenizer);
     q->seq.priority = r->priority;
     q->seq.salt = r->cache_salt;
     /* Logits of the prompt come only of what is computed. */

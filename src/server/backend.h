@@ -35,6 +35,8 @@ typedef struct {
     /* The chat template on variables (an object, which may be added to). */
     ridge_status (*render)(void *self, json_t *variables, buf *out, ridge_error *err);
     const char *(*token_bytes)(void *self, int32_t id, size_t *n); /* control tokens too */
+    /* For the text of r's answer. */
+    detokenizer (*detokenize_begin)(void *self, const engine_request *r);
     void (*detokenize)(void *self, detokenizer *d, int32_t id, bool special, buf *out);
     void (*detokenize_end)(void *self, detokenizer *d, buf *out);
 

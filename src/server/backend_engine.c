@@ -100,6 +100,10 @@ static const char *token_bytes(void *self, int32_t id, size_t *n) {
     return tokenizer_token_bytes(tokenizer_of(self), id, true, n);
 }
 
+static detokenizer detokenize_begin(void *self, const engine_request *r) {
+    return engine_request_detokenizer(r, tokenizer_of(self));
+}
+
 static void detokenize(void *self, detokenizer *d, int32_t id, bool special, buf *out) {
     detokenizer_push(d, tokenizer_of(self), id, special, out);
 }
@@ -159,6 +163,7 @@ ridge_status backend_engine_create(backend_engine **out, server_backend *table,
         .min_tokens = min_tokens,
         .render = render,
         .token_bytes = token_bytes,
+        .detokenize_begin = detokenize_begin,
         .detokenize = detokenize,
         .detokenize_end = detokenize_end,
         .room = room,

@@ -15,16 +15,12 @@ static bool wants_logprobs(const choice *c) {
 
 /* ---- events ---- */
 
-/* As the engine's: see engine_request.goes_on. */
-static void begin_pieces(choice *c) {
-    const server_backend *b = c->backend;
-    const api_prompt *prompt = c->report->prompt;
-    buf shown = {0};
-    if (c->request->engine.goes_on) {
-        b->detokenize(b->self, &c->pieces, prompt->ids[prompt->n_ids - 1], true, &shown);
-        b->detokenize_end(b->self, &c->pieces, &shown);
-    }
-    buf_free(&shown);
+/* As the engine's own. */
+static detokenizer begin_pieces(const prompt_report *report) {
+    engine_request r = report->request->engine;
+    r.prompt = report->prompt->ids;
+    r.n_prompt = report->prompt->n_ids;
+    return report->backend->detokenize_begin(report->backend->self, &r);
 }
 
 void choice_init(choice *c, generation *owner, prompt_report *report, uint32_t index) {
@@ -36,8 +32,8 @@ void choice_init(choice *c, generation *owner, prompt_report *report, uint32_t i
                   .index = index,
                   .describes = r->engine.prompt_logprobs >= 0 && index % r->best_of == 0,
                   .echo_due = r->echo,
+                  .pieces = begin_pieces(report),
                   .n_chars = report->n_chars};
-    begin_pieces(c);
 }
 
 static void free_parts(choice *c) {

@@ -70,6 +70,13 @@ static void release(detokenizer *d, buf *out, bool at_end) {
     }
 }
 
+detokenizer detokenizer_after(const tokenizer *t, int32_t id) {
+    detokenizer d = {0};
+    size_t n;
+    decode_token(t, id, true, &d.started, &n);
+    return d;
+}
+
 void detokenizer_push(detokenizer *d, const tokenizer *t, int32_t id, bool special, buf *out) {
     size_t n;
     const char *bytes = decode_token(t, id, special, &d->started, &n);

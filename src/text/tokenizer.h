@@ -58,6 +58,8 @@ typedef struct {
     bool started; /* a dummy prefix space has been dealt with */
 } detokenizer;
 
+/* For a text that goes on behind that of this token: it has no space put before it. */
+detokenizer detokenizer_after(const tokenizer *t, int32_t id);
 void detokenizer_push(detokenizer *d, const tokenizer *t, int32_t id, bool special, buf *out);
 void detokenizer_finish(detokenizer *d, buf *out); /* a held tail becomes U+FFFD */
 

@@ -230,6 +230,12 @@ static const char *token_bytes(void *self, int32_t id, size_t *n) {
     return id < 127 ? &bytes[id] : id == FAKE_EOS ? "<eos>" : id == FAKE_BOS ? "<bos>" : "\xFF";
 }
 
+static detokenizer detokenize_begin(void *self, const engine_request *r) {
+    (void)self;
+    (void)r;
+    return (detokenizer){0};
+}
+
 static void detokenize(void *self, detokenizer *d, int32_t id, bool special, buf *out) {
     (void)self;
     put_bytes(d, id, special, out);
@@ -355,6 +361,7 @@ fake_backend *fake_backend_create(server_backend *table, const char *script, int
                               .min_tokens = min_tokens,
                               .render = render,
                               .token_bytes = token_bytes,
+                              .detokenize_begin = detokenize_begin,
                               .detokenize = detokenize,
                               .detokenize_end = detokenize_end,
                               .room = room,
