@@ -116,6 +116,32 @@ static json_t *choice_at(json_t *answer, size_t i) {
     return json_array_get(json_object_get(answer, "choices"), i);
 }
 
+/* Texts of tokens begin as the answer's text does: with a space where it goes on behind a byte. */
+static void test_logprobs_of_a_first_space(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *text;
+    } cases[] = {
+        {"{\"prompt\":\"x\",\"logprobs\":0,\"max_tokens\":3}", " ab"},
+        {"{\"prompt\":[257],\"logprobs\":0,\"max_tokens\":3}", "ab"},
+    };
+    fixture f = {.params = server_params_default(), .script = " ab"};
+    begin(&f, 100, 64);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *r = ask_json(&f, "/v1/completions", cases[i].body);
+        json_t *lp = json_object_get(choice_at(r, 0), "logprobs"), *token;
+        size_t at;
+        buf text = {0};
+        json_array_foreach(json_object_get(lp, "tokens"), at, token)
+            buf_puts(&text, json_string_value(token));
+        assert_string_equal(text.data, cases[i].text);
+        assert_string_equal(string_at(r, "choices", 0, "text", NULL), cases[i].text);
+        buf_free(&text);
+        json_decref(r);
+    }
+    stop(&f);
+}
+
 /* Of four candidates the fake likes 1 best, then 2, then 3 (fake_backend.c). */
 static void test_best_of(void **state) {
     (void)state;
@@ -812,6 +838,7 @@ int main(void) {
         cmocka_unit_test(test_plain_routes),
         cmocka_unit_test(test_whole_answers),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_logprobs_of_a_first_space),
         cmocka_unit_test(test_best_of),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_stream),

@@ -50,6 +50,9 @@ static void signal_fd(fake_backend *f) {
 }
 
 static void put_bytes(detokenizer *d, int32_t id, bool special, buf *out) {
+    bool begins = !d->started;
+    d->started = true;
+    if (begins && id == ' ') return;
     if (id >= 256) {
         if (special) buf_puts(out, id == FAKE_EOS ? "<eos>" : "<bos>");
         return;
@@ -232,8 +235,7 @@ static const char *token_bytes(void *self, int32_t id, size_t *n) {
 
 static detokenizer detokenize_begin(void *self, const engine_request *r) {
     (void)self;
-    (void)r;
-    return (detokenizer){0};
+    return (detokenizer){.started = r->goes_on && r->prompt[r->n_prompt - 1] < 256};
 }
 
 static void detokenize(void *self, detokenizer *d, int32_t id, bool special, buf *out) {
@@ -274,6 +276,7 @@ static ridge_status submit(void *self, const engine_request *r, uint64_t *id, ri
         fake_sequence *s = mem_zalloc(1, sizeof *s);
         s->id = *id = ++f->last_id;
         s->r = *r;
+        s->d = detokenize_begin(f, r);
         for (size_t i = 0; i < r->n_prompt && i < 4096; i++) s->prompt[i] = r->prompt[i];
         f->live[f->n_live++] = s;
     }

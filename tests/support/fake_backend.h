@@ -2,7 +2,8 @@
  *
  * Tokens are bytes (ids 0-255), 256 is <eos>, 257 <bos>. Every request is answered with `script`,
  * then <eos>; one token per live request and step, those of a described prompt too. Chats render as
- * "role:content\n" per message.
+ * "role:content\n" per message. A text has a space before it, which is not shown, unless it goes on
+ * behind a byte.
  */
 #ifndef RIDGE_TESTS_FAKE_BACKEND_H
 #define RIDGE_TESTS_FAKE_BACKEND_H

@@ -34,7 +34,8 @@ typedef struct {
     uint16_t port;
     ridge_status status;
     ridge_error error;
-    bool loading; /* at first */
+    bool loading;       /* at first */
+    const char *script; /* NULL: SCRIPT */
 } fixture;
 
 static inline void *run_server(void *context) {
@@ -44,7 +45,8 @@ static inline void *run_server(void *context) {
 }
 
 static inline void begin(fixture *f, int step_us, size_t max_live) {
-    f->fake = fake_backend_create(&f->table, SCRIPT, step_us, max_live, 2000);
+    f->fake = fake_backend_create(&f->table, f->script != NULL ? f->script : SCRIPT, step_us,
+                                  max_live, 2000);
     if (f->loading) fake_backend_set_state(f->fake, LOOP_LOADING);
     f->params.port = 0;
     f->params.model_id = "org/fake";
