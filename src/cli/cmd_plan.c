@@ -28,7 +28,7 @@ typedef struct {
         network_bandwidth;              /* NAN: not given */
     double slo_tpot_ms, price_per_hour; /* 0: not given */
     cli_list what_if;
-    bool json, explain, models, gpus;
+    bool halves, json, explain, models, gpus;
 } plan_args;
 
 static const plan_args defaults = {.dtype = "auto",
@@ -64,6 +64,8 @@ static int parse(plan_args *a, int argc, char **argv, int *n_args) {
          "GPUs that share the experts, with sequences of their own (default 1)"},
         {"num-redundant-experts", CLI_UINT, &a->redundant,
          "of the experts so many are there twice (default 0)"},
+        {"enable-dbo", CLI_FLAG, &a->halves,
+         "rows go to experts and back while the other half of the batch computes"},
         {"gpus-per-node", CLI_UINT, &a->node, "that links join; beyond is the network (default 8)"},
         {"profile", CLI_STRING, &a->profile,
          "how much of the peaks is reached: ideal (default), a100, h100, or a file of --fit or "
@@ -130,6 +132,9 @@ static ridge_status params_of(const plan_args *a, const char *path, plan_params 
         cli_whole(&p->split.n_expert, "expert-parallel-size", a->experts, 1, MODEL_MAX_RANKS, err));
     RIDGE_TRY(cli_whole(&p->split.n_redundant, "num-redundant-experts", a->redundant, 0,
                         MODEL_MAX_EXPERTS, err));
+    p->halves = a->halves;
+    if (p->halves && p->split.n_expert == 1)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--enable-dbo is of --expert-parallel-size N");
     RIDGE_TRY(cli_whole(&p->n_node, "gpus-per-node", a->node, 1, MODEL_MAX_RANKS, err));
     RIDGE_TRY(cli_whole(&p->context, "context", a->context, 0, MODEL_MAX_CONTEXT, err));
     RIDGE_TRY(cli_whole(&p->prompt, "prompt", a->prompt, 1, MODEL_MAX_CONTEXT, err));

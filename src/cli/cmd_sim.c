@@ -79,6 +79,7 @@ static ridge_status set_cluster(const sim_args *a, experiment *e, ridge_error *e
     RIDGE_TRY(set_split(&a->decode, &e->decode_split, "decode-", err));
     RIDGE_TRY(cli_whole(&e->n_node, "gpus-per-node", a->n_node, 1, MODEL_MAX_RANKS, err));
     RIDGE_TRY(cli_real(&e->expert_imbalance, "expert-imbalance", a->expert_imbalance, 1, 1e3, err));
+    e->halves = a->halves;
     if (!sim_router_find(a->router, &p->router))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--router: expected round-robin, least-loaded or prefix, found '%s'",
@@ -168,6 +169,7 @@ static ridge_status check_effects(const sim_args *a, ridge_error *err) {
          "--acceptance needs guesses: --num-speculative-tokens N"},
         {one && !experts && a->expert_imbalance > 1,
          "--expert-imbalance is of --expert-parallel-size N"},
+        {one && !experts && a->halves, "--enable-dbo is of --expert-parallel-size N"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].idle) return RIDGE_FAIL(err, RIDGE_EINVAL, "%s", rules[i].why);
@@ -234,6 +236,8 @@ int cmd_sim(int argc, char **argv) {
          "of the experts so many are there twice (default: 0)"},
         {"expert-imbalance", CLI_DOUBLE, &a.expert_imbalance,
          "rows of the busiest rank's experts, of the mean (default: 1)"},
+        {"enable-dbo", CLI_FLAG, &a.halves,
+         "rows go to experts and back while the other half of the batch computes"},
         {"gpus-per-node", CLI_UINT, &a.n_node,
          "that links join; beyond is the network (default: 8)"},
         {"replicas", CLI_UINT, &a.replicas, "how many (default: 1)"},

@@ -190,6 +190,13 @@ static void difference(buf *b, const plan_report *r) {
                d->counted.seconds * 1e3, d->textbook.seconds * 1e3);
     if (r->result.n_gpus > 1)
         buf_puts(b, "the counted step is that of one GPU, with what the GPUs tell each other\n");
+    if (r->params.halves)
+        buf_printf(
+            b,
+            "from %d decodes on a GPU on, or %d rows with a prompt, a step is computed in two "
+            "halves, each of which reads the weights: rows of one are exchanged while the "
+            "other computes\n",
+            COUNT_HALVED_DECODES, COUNT_HALVED_PROMPTS);
 }
 
 static void difference_text(buf *b, const plan_report *r) {

@@ -25,7 +25,7 @@ typedef struct {
     sim_split_args split, decode;
     uint64_t n_node, max_num_seqs, max_num_batched_tokens, max_model_len, block_size, memory,
         replicas, n_drafts;
-    bool prefix_caching, pace, json;
+    bool prefix_caching, pace, halves, json;
 } sim_args;
 
 /* The GPU of that name [n], with the figures given in place of its own; and what of its peaks is

@@ -42,6 +42,7 @@ static ridge_status open_machine(machine **out, const experiment *e, const model
     RIDGE_TRY(plan_check_links(&e->gpu, split, e->n_node, err));
     if (e->sim.n_drafts > 0) p.draft = e->draft;
     p.count.expert_imbalance = e->expert_imbalance;
+    p.count.halves = e->halves;
     return machine_open(out, &p, s, err);
 }
 

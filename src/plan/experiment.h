@@ -19,6 +19,7 @@ typedef struct {
     model_split decode_split;   /* of one for answers only; where it is 0, as split has it */
     uint32_t n_node;            /* GPUs of a node */
     double expert_imbalance;    /* rows of the busiest rank's experts, of the mean */
+    bool halves;                /* exchanges hide behind half a batch (count.h) */
     double memory_share;        /* of a GPU's memory that weights and cache may take */
     plan_dtype dtype;           /* of weights, unless */
     bool file_weights;          /* they are as the model's file has them */
@@ -51,7 +52,8 @@ double experiment_goodput(const experiment_result *r);
  *     static, continuous             batches that run until all is done; requests that come and go
  *     unchunked, chunked[=N]         prompts in one step; steps of at most N tokens
  *     prefix-cache, no-prefix-cache
- *     pace, no-pace                  prompts keep the target of the time per token, or need not
+ *     dbo, no-dbo                    exchanges of rows hide behind the other half of a batch, or
+ * not pace, no-pace                  prompts keep the target of the time per token, or need not
  *     speculation=A[:K]              K guesses a step (4), each true with chance A
  *     disagg=xPyD                    x replicas for prompts, y for answers
  *     replicas=N, router=NAME, seqs=N

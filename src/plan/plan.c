@@ -92,6 +92,7 @@ static ridge_status open_device(plan *p, double bits, ridge_error *err) {
     const plan_params *a = &p->params;
     count_params c = plan_counting(&a->gpu, &a->dtype, &a->profile, a->n_node);
     c.weight_bits = bits;
+    c.halves = a->halves;
     return device_count_create(&p->dev, &c, err);
 }
 

@@ -29,6 +29,7 @@ typedef struct {
     dev_kv_type kv_type;
     model_split split;               /* over how many GPUs; zeroed: one */
     uint32_t n_node;                 /* GPUs that links join; others are beyond the network */
+    bool halves;                     /* exchanges hide behind half a batch (count.h) */
     uint32_t batch, context, prompt; /* sequences; tokens of each in the cache; of a new prompt */
     double slo_tpot_s;               /* 0: none */
     double price_per_hour;           /* of one GPU; 0: unknown */

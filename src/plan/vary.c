@@ -61,6 +61,16 @@ static bool set_no_pace(experiment *e, const char *value) {
     return value == NULL;
 }
 
+static bool set_dbo(experiment *e, const char *value) {
+    e->halves = true;
+    return value == NULL;
+}
+
+static bool set_no_dbo(experiment *e, const char *value) {
+    e->halves = false;
+    return value == NULL;
+}
+
 static bool set_prefix_cache(experiment *e, const char *value) {
     e->sim.pool.sched.prefix_caching = true;
     return value == NULL;
@@ -137,6 +147,8 @@ static const struct {
     {"chunked", set_chunked},
     {"prefix-cache", set_prefix_cache},
     {"no-prefix-cache", set_no_prefix_cache},
+    {"dbo", set_dbo},
+    {"no-dbo", set_no_dbo},
     {"pace", set_pace},
     {"no-pace", set_no_pace},
     {"speculation", set_speculation},
@@ -171,7 +183,8 @@ ridge_status experiment_vary(experiment *e, const char *variant, ridge_error *er
 }
 
 const char *experiment_variants(void) {
-    return "static, continuous, unchunked, chunked[=N], no-prefix-cache, prefix-cache, pace, "
-           "no-pace, speculation=A[:K], disagg=xPyD, replicas=N, router=NAME, seqs=N, block=N, "
+    return "static, continuous, unchunked, chunked[=N], no-prefix-cache, prefix-cache, dbo, "
+           "no-dbo, pace, no-pace, speculation=A[:K], disagg=xPyD, replicas=N, router=NAME, "
+           "seqs=N, block=N, "
            "[decode-]tp=N, [decode-]pp=N, [decode-]ep=N, [decode-]redundant=N";
 }

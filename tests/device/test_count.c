@@ -363,6 +363,75 @@ static void test_nodes(void **state) {
     close_rig(&r);
 }
 
+/* n_seqs of n_rows each; none of their logits is wanted. */
+static dev_account run_alike(const rig *r, uint32_t n_seqs, uint32_t n_rows) {
+    dev_seq seqs[128];
+    dev_account a;
+    ridge_error err = {0};
+    const dev_batch batch = {.n_tokens = n_seqs * n_rows, .n_seqs = n_seqs, .seqs = seqs};
+    assert_in_range(n_seqs, 1, 128);
+    for (uint32_t s = 0; s < n_seqs; s++)
+        seqs[s] = (dev_seq){.first_row = s * n_rows, .n_rows = n_rows, .n_context = 2000};
+    assert_int_equal(r->d->vtable->submit(r->d, r->c, r->kv, &batch, &err), RIDGE_OK);
+    r->d->vtable->account(r->d, &a);
+    return a;
+}
+
+static void check_halves(const model_config *part, count_params p, bool links) {
+    const double link = p.linear.link_bytes_per_s;
+    rig plain = open_shape(counter(&p), part);
+    p.linear.link_bytes_per_s = p.other.link_bytes_per_s = 0; /* exchanges take no time */
+    rig alone = open_shape(counter(&p), part);
+    p.linear.link_bytes_per_s = p.other.link_bytes_per_s = link;
+    p.halves = true;
+    rig halved = open_shape(counter(&p), part);
+    static const uint32_t loads_of_two[][2] = {{64, 1}, {4, 128}};
+    for (size_t i = 0; i < 2; i++) {
+        uint32_t n = loads_of_two[i][0], n_rows = loads_of_two[i][1];
+        dev_account all = run_alike(&plain, n, n_rows), half = run_alike(&plain, n / 2, n_rows),
+                    cut = run_alike(&halved, n, n_rows);
+        double computed = 2 * run_alike(&alone, n / 2, n_rows).seconds;
+        double exchanged = 2 * half.seconds - computed;
+        /* Of two layers the one with experts has exchanges: two, in all four pieces of each half's
+         * time beside them. */
+        assert_true(links == (exchanged > computed / 2));
+        double expected =
+            computed / 2 + fmax(computed / 2, exchanged) + fmin(computed / 2, exchanged) / 4;
+        near(cut.seconds, expected, 1e-9 * expected);
+        near(cut.weight_bytes, 2 * half.weight_bytes, 1);
+        near(cut.kv_bytes, all.kv_bytes, 1);
+        near(cut.flops, all.flops, 1e-9 * all.flops);
+        double bounds[ROOF_N_BOUNDS], sum = 0;
+        device_count_bounds(halved.d, bounds);
+        for (int b = 0; b < ROOF_N_BOUNDS; b++) sum += bounds[b];
+        near(sum, cut.seconds, 1e-9 * sum);
+        near(bounds[ROOF_LINK], links ? exchanged : fmin(computed / 2, exchanged) / 4,
+             1e-9 * exchanged);
+    }
+    /* fewer are not worth it */
+    near(run_alike(&halved, 31, 1).seconds, run_alike(&plain, 31, 1).seconds, 0);
+    near(run_alike(&halved, 1, 511).seconds, run_alike(&plain, 1, 511).seconds, 0);
+    assert_true(run_alike(&halved, 1, 512).weight_bytes >
+                1.5 * run_alike(&plain, 1, 512).weight_bytes);
+    close_rig(&plain);
+    close_rig(&alone);
+    close_rig(&halved);
+}
+
+/* Rows of one half are on their way while the other computes. */
+static void test_halves(void **state) {
+    (void)state;
+    const efficiency_profile ideal = efficiency_ideal();
+    model_config part, c = deepseek();
+    count_params p = {.profile = &ideal};
+    assert_int_equal(model_config_split(&part, &c, &(model_split){.n_expert = 32}, NULL), RIDGE_OK);
+    p.linear = p.other =
+        (efficiency_peaks){.flops_per_s = 1e15, .bytes_per_s = 3e12, .link_bytes_per_s = 1e12};
+    check_halves(&part, p, false);
+    p.linear.link_bytes_per_s = p.other.link_bytes_per_s = 1e9;
+    check_halves(&part, p, true);
+}
+
 /* DeepSeek-V3's decodes: 32 of 256 experts twice, two on each of 144 ranks. */
 static void test_redundant_experts(void **state) {
     (void)state;
@@ -522,6 +591,7 @@ int main(void) {
         cmocka_unit_test(test_experts_and_latents_by_hand),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_halves),
         cmocka_unit_test(test_redundant_experts),
         cmocka_unit_test(test_what_cannot_be_split),
         cmocka_unit_test(test_cpu_refuses_what_is_only_counted),

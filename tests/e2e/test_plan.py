@@ -293,6 +293,27 @@ def test_expert_parallel(ridge):
     assert one_node["counted"]["decode"]["seconds_by_bound"]["link"] == near(link, 1e-9)
 
 
+@pytest.mark.parametrize("network", [50e9, 5e9])
+def test_exchanges_behind_the_other_half(ridge, network):
+    """128 sequences on each of 32 GPUs: each half of 64 reads the weights, and what takes longer hides the other."""
+    def decode(n, *dbo):
+        return plan(ridge, "deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 32, "--context", 1000, "--batch",
+                    32 * n, "--network-bandwidth", network, *dbo)["counted"]["decode"]
+
+    half, cut = decode(64), decode(128, "--enable-dbo")
+    head = 129280 * 7168  # once a step
+    assert cut["weight_bytes_read"] == near(2 * half["weight_bytes_read"] - head, 1e-3)
+    link = 58 * 128 * 7168 * 3 * 3 * (1 - (3 / 4) ** 8) / network
+    head_s = head / 3.35e12
+    computed = 2 * (half["seconds"] - link / 2 - head_s)
+    assert (network == 5e9) == (link > computed)
+    expected = max(link, computed * 58 / 61) + computed * 3 / 61 + head_s
+    assert cut["seconds"] == near(expected, 0.01)  # and one piece of 232 before or after all others
+    assert decode(31, "--enable-dbo") == decode(31)  # as few as this are not cut
+    said = ridge("plan", "--model", "deepseek-v3", "--gpu", "h800", "--enable-dbo", status=2).stderr.decode()
+    assert "--enable-dbo is of --expert-parallel-size N" in said
+
+
 def test_redundant_experts(ridge):
     """288 experts, two on each of 144 GPUs, with all that is not an expert's on each."""
     p = plan(ridge, "deepseek-v3", "h800", "--dtype", "fp8", "--expert-parallel-size", 144, "--num-redundant-experts", 32)

@@ -232,6 +232,19 @@ def test_pace(sim):
     assert sim(*args, "--pace")["itl_ms"] == r["pace"]["itl_ms"]
 
 
+def test_exchanges_behind_the_other_half(ridge, sim):
+    """128 requests on 2 GPUs, 64 each, over a slow network: steps take what the plan says."""
+    args = ("--model", "mixtral-8x7b", "--gpu", "h200", "--dtype", "fp8", "--expert-parallel-size", 2, "--gpus-per-node", 1,
+            "--network-bandwidth", 1e9)
+    asked = ("--num-prompts", 128, "--input-len", 500, "--output-len", 200)
+    r = {x["name"]: x for x in sim(*args, *asked, "--compare", "no-dbo,dbo")["compare"]}
+    for name, dbo in (("no-dbo", ()), ("dbo", ("--enable-dbo",))):
+        step = ridge.json("plan", *args, "--batch", 128, "--context", 600, *dbo, "--json")["counted"]["decode"]["seconds"]
+        assert r[name]["itl_ms"]["p50"] == pytest.approx(1e3 * step, rel=0.03)
+    assert r["dbo"]["itl_ms"]["p50"] < 0.9 * r["no-dbo"]["itl_ms"]["p50"]
+    assert sim(*args, *asked, "--enable-dbo")["itl_ms"] == r["dbo"]["itl_ms"]
+
+
 def test_compare(sim):
     names = ["static", "continuous", "unchunked", "chunked=256", "no-prefix-cache", "prefix-cache", "speculation=0.8",
              "disagg=1P1D", "tp=2", "pp=2", "replicas=2+router=prefix"]
@@ -371,6 +384,7 @@ def test_16_variants_look_different(ridge, tmp_path):
     (("--link-latency-us", "5"), "--link-... is of --disaggregate xPyD"),
     (("--acceptance", "0.5"), "--num-speculative-tokens N"),
     (("--expert-imbalance", "2"), "--expert-imbalance is of --expert-parallel-size N"),
+    (("--enable-dbo",), "--enable-dbo is of --expert-parallel-size N"),
     (("--trace-speed", "2"), "--trace-speed is of a --trace"),
     (("--prefix-groups", "2"), "--prefix-groups are of --prefix-tokens N"),
     (("--compare", "static", "--rates", "2,1"), "growing numbers"),

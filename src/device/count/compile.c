@@ -114,7 +114,9 @@ static ridge_status gather(dev_compiled *c, const dev_program *p, size_t begin, 
             c->kinds[c->n_kinds++] = kind_of(p, op);
         else
             c->kinds[k].n++;
+        if (op->kind == DEV_ALL_TO_ALL) c->n_exchanges++;
         if (!count_attends(op)) continue;
+        c->n_layers++;
         c->windows[op->group] = op->window;
         if (op->kind == DEV_LATENT_ATTENTION)
             c->latents[op->group] =

@@ -18,6 +18,7 @@ typedef struct {
     count_params params;
     dev_account account;
     double bounds[ROOF_N_BOUNDS];
+    double exchange_s; /* of the account's: rows on their way to experts and back */
 } count_device;
 
 static void count_destroy(device *d) {
@@ -223,7 +224,9 @@ static void count_all_to_all(count_device *d, count_kind *k, const count_step *s
                             .bytes = bytes * places_reached(op, n_nodes) * (1 - 1 / n_nodes),
                             .n_ranks = n_nodes > 1 ? (int)op->n_ranks : 1};
     bool network = seconds_of(d, op, &across) > seconds_of(d, op, &within);
+    double before = d->account.seconds;
     add(d, k, network ? &across : &within, k->n);
+    d->exchange_s += d->account.seconds - before;
 }
 
 /* The matrices of those experts that any row takes, each for its share of the rows. Where several
@@ -306,6 +309,51 @@ static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
     }
 }
 
+/* Two halves of a step ------------------------------------------------------------------------- */
+
+static bool is_halved(const count_device *d, const dev_compiled *c, const count_step *step) {
+    bool prompts = step->groups[0][PROMPTS].n_rows > 0;
+    if (!d->params.halves || c->n_exchanges == 0) return false;
+    return step->n_rows >= (prompts ? COUNT_HALVED_PROMPTS : COUNT_HALVED_DECODES);
+}
+
+static count_step half_of(const count_step *step) {
+    count_step half = *step;
+    half.n_rows /= 2;
+    half.n_group_rows /= 2;
+    for (uint32_t g = 0; g < DEV_MAX_GROUPS; g++)
+        for (int i = 0; i < N_PIECES; i++) {
+            count_piece *p = &half.groups[g][i];
+            *p = (count_piece){p->seen / 2, p->read / 2, p->n_rows / 2, p->latent_flops / 2};
+        }
+    return half;
+}
+
+/* Both halves have been counted one after the other: what of it is hidden takes no time, nor is it
+ * waited for. Layers compute alike; between two exchanges of a half there is a piece of it. */
+static void hide(count_device *d, const dev_compiled *c) {
+    double computed = d->account.seconds - d->exchange_s, n_pieces = 2.0 * c->n_exchanges;
+    double beside = computed * c->n_exchanges / (2.0 * c->n_layers);
+    double hidden = fmin(beside, d->exchange_s) * (1 - 1 / n_pieces);
+    double *link = &d->bounds[ROOF_LINK], other_links = *link - d->exchange_s;
+    d->account.seconds -= hidden;
+    if (d->exchange_s <= beside) {
+        *link -= hidden;
+        return;
+    }
+    double left = 1 - hidden / computed;
+    d->bounds[ROOF_COMPUTE] *= left;
+    d->bounds[ROOF_MEMORY] *= left;
+    *link = d->exchange_s + other_links * left;
+}
+
+static void count_halves(count_device *d, dev_compiled *c, const count_step *step) {
+    const count_step half = half_of(step);
+    d->exchange_s = 0;
+    for (int i = 0; i < 2; i++) count_kinds(d, c->kinds, c->n_body, &half);
+    hide(d, c);
+}
+
 static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const dev_batch *batch,
                                  ridge_error *err) {
     count_device *count = (count_device *)d;
@@ -316,7 +364,10 @@ static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const d
                           batch->n_tokens, batch->n_seqs, c->max_tokens);
     count_step step = {.n_rows = batch->n_tokens, .n_group_rows = batch->n_group_tokens, .kv = kv};
     look(c, batch, &step);
-    count_kinds(count, c->kinds, c->n_body, &step);
+    if (is_halved(count, c, &step))
+        count_halves(count, c, &step);
+    else
+        count_kinds(count, c->kinds, c->n_body, &step);
     c->n_tokens = batch->n_tokens;
     return RIDGE_OK;
 }

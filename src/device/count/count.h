@@ -19,6 +19,14 @@
  * it once to each rank, both at the same time: no fewer bytes would do (DeepSeek-V3, arXiv
  * 2412.19437, section 3.2.2). Experts are drawn at random, so all ranks have as many rows, unless
  * some are said to have more (expert_imbalance): then the busiest decides.
+ *
+ * Steps may be cut in two halves, of which one computes while rows of the other are on their way to
+ * experts or back (DeepSeek-V3, section 3.2.1; vLLM's dual batch overlap). Each half has half of
+ * the rows and of what they see, and reads the weights by itself. The layers that have experts then
+ * take what both halves compute or what both exchange, whichever is longer, and one piece of the
+ * other, before or after which there is nothing to hide it behind. That is what a perfect schedule
+ * reaches: no unit of the GPU is lost to the exchange, and pieces hide each other wherever they
+ * lie.
  */
 #ifndef RIDGE_DEVICE_COUNT_COUNT_H
 #define RIDGE_DEVICE_COUNT_COUNT_H
@@ -26,6 +34,10 @@
 #include "device/device.h"
 #include "roof/efficiency.h"
 #include "roof/roof.h"
+
+/* Rows on a rank from which steps are cut: vLLM's defaults. */
+#define COUNT_HALVED_DECODES 32
+#define COUNT_HALVED_PROMPTS 512 /* with a prompt, or guesses, among them */
 
 typedef struct {
     const efficiency_profile *profile; /* outlives the device; NULL: every step takes 0 seconds */
@@ -35,6 +47,7 @@ typedef struct {
     double network_bytes_per_s;        /* of each rank, to other nodes; 0: unknown, no limit */
     double dispatch_bytes;             /* of each value that goes to experts; 0: as it comes back */
     double expert_imbalance;           /* rows of the busiest rank, of the mean; 0: 1 */
+    bool halves;                       /* cut steps in two where exchanges can be hidden */
 } count_params;
 
 ridge_status device_count_create(device **out, const count_params *p,

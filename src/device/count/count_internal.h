@@ -29,6 +29,7 @@ struct dev_compiled {
     count_kind *kinds; /* body [0, n_body), head [n_body, n_kinds) */
     size_t n_kinds, n_body;
     uint32_t windows[DEV_MAX_GROUPS], n_groups;
+    uint32_t n_layers, n_exchanges;      /* of rows, for experts: two in each layer that has any */
     work_latent latents[DEV_MAX_GROUPS]; /* rank 0: keys and values themselves */
     uint32_t max_tokens;
     uint32_t n_tokens; /* of the last submit */
