@@ -228,9 +228,9 @@ static row_ranked pop(row_ranked *h, size_t *n) {
 
 /* Where a prefix ends -------------------------------------------------------------------------- */
 
-/* What is sought, a number of tokens or a weight, and where it is reached: at the logits from `low`
- * on, but not at those from `high` on. What lies between is in the list, in order of ids, from
- * `first` on; before that nothing is below `high`. */
+/* What is sought, a number of tokens or a weight, and where it is reached: by the logits from `low`
+ * on, but not by those from `high` on. What lies between is in the list from `first` on, equal ones
+ * in order of ids. */
 typedef struct {
     logit_row *row;
     double goal;
@@ -238,7 +238,7 @@ typedef struct {
     float c;
     size_t first;
     float low, high;
-    double before, at_low, at_high; /* tokens or weight: listed before `first`, and from there on */
+    double before, at_low, at_high; /* tokens or weight: listed before `first`; from low, high on */
 } search;
 
 static double amount_of(const search *k, float x) {
