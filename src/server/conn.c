@@ -3,14 +3,14 @@
  *     HEAD -> BODY -> BUSY (being answered) -> HEAD ...     FLUSH -> LINGER -> gone
  *
  * Reading goes on while an answer is made, so that the end of the connection is seen; what a
- * pipelining client sends meanwhile waits in the input, up to its high-water mark. A connection
- * that the server ends is shut down for writing first and read over for a while (LINGER), so that
- * the answer isn't lost to a reset. Connections are destroyed only from libevent's callbacks and
- * by server_close: a reply never frees its connection.
+ * pipelining client sends meanwhile waits in the input. Where that is too much it is read over, and
+ * the connection ends with the answer. A connection that the server ends is shut down for writing
+ * first and read over for a while (LINGER), so that the answer isn't lost to a reset. Connections
+ * are destroyed only from libevent's callbacks and by server_close: a reply never frees its
+ * connection.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@
 #include "base/mem.h"
 #include "server/server_internal.h"
 
-#define INPUT_HIGH_WATER (256 * 1024)
+#define MAX_PIPELINED_BYTES (256 * 1024)
 #define BODY_BYTES_PER_S (16 * 1024)
 #define LINGER_S 2.0
 #define UNREAD_US 1000000 /* without a byte taken: the client does not read */
@@ -234,14 +234,6 @@ void conn_wait(conn *c, conn_work work) {
     c->work = work;
 }
 
-void conn_look_for_end(conn *c) {
-    struct pollfd p = {.fd = bufferevent_getfd(c->bev), .events = POLLRDHUP};
-    if (evbuffer_get_length(bufferevent_get_input(c->bev)) < INPUT_HIGH_WATER) return;
-    if (poll(&p, 1, 0) <= 0) return;
-    c->dropped = true;
-    set_deadline(c, 1e-6);
-}
-
 /* Written, and not being read. */
 static size_t unread_bytes(const conn *c, int64_t now_us) {
     if (now_us - c->taken_us < UNREAD_US) return 0;
@@ -444,7 +436,9 @@ static void on_read(struct bufferevent *bev, void *context) {
     bool more = true;
     while (more && (c->phase == CONN_HEAD || c->phase == CONN_BODY))
         more = c->phase == CONN_HEAD ? read_head(c, in) : read_body(c, in);
-    if (c->phase == CONN_FLUSH || c->phase == CONN_LINGER)
+    if (c->phase == CONN_BUSY && evbuffer_get_length(in) > MAX_PIPELINED_BYTES)
+        c->keep_alive = false; /* reading must not pause: nothing says then that the client left */
+    if (c->phase != CONN_HEAD && c->phase != CONN_BODY && !c->keep_alive)
         evbuffer_drain(in, evbuffer_get_length(in));
 }
 
@@ -520,7 +514,6 @@ void conn_accept(server *s, evutil_socket_t fd, const struct sockaddr *address, 
     }
     struct timeval write_timeout = {(time_t)s->params.write_timeout_s, 0};
     bufferevent_set_timeouts(c->bev, NULL, &write_timeout);
-    bufferevent_setwatermark(c->bev, EV_READ, 0, INPUT_HIGH_WATER);
     bufferevent_setcb(c->bev, on_read, on_written, on_event, c);
     if (evbuffer_add_cb(bufferevent_get_output(c->bev), on_output, c) == NULL) {
         conn_destroy(c);

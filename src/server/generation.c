@@ -409,8 +409,6 @@ static void take_event(choice *c, const engine_event *e) {
             finish_answer(g);
         else if (g->server->answer_bytes > g->server->params.max_answer_bytes)
             conn_end_largest(g->server);
-        else
-            conn_look_for_end(g->conn);
     }
 }
 

@@ -69,7 +69,7 @@ struct conn {
     struct event *timer;
     conn_phase phase;
     bool head_begun, end_of_input, streaming, keep_alive;
-    bool dropped;        /* what it does not read takes too much, or it has left */
+    bool dropped;        /* what it does not read takes too much */
     size_t answer_bytes; /* of the answer that is being made */
     size_t scanned;      /* bytes of the input in which no end of a head was found */
     char *head_text;
@@ -101,10 +101,6 @@ void conn_stream_begin(conn *c);
 void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n", one write */
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */
-/* While an answer is made: reading pauses where much was sent behind its request, and with it the
- * end of the connection would not be seen before the answer's. (It is not where the system's
- * buffers are full, too: then it has not come yet.) */
-void conn_look_for_end(conn *c);
 /* What is made or waits to be read takes too much: whoever has most of it ends, but for those that
  * are reading: an answer once made is not cut while it is taken. */
 void conn_end_largest(server *s);

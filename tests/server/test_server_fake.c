@@ -627,21 +627,50 @@ static void test_disconnect(void **state) {
         if (i >= 3) close(fd);
     }
     assert_int_equal(fake_backend_n_cancelled(f.fake), 14);
-    static char more[300000]; /* behind the request: reading pauses */
+    /* Whatever it has sent behind its request, and however much of it still waits in the sockets.
+     */
+    static char more[3000000];
     memset(more, 'x', sizeof more);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 8; i++) {
         int fd = dial(&f);
-        char *request = http("POST", "/v1/completions", "", bodies[i]);
+        char *request = http("POST", "/v1/completions", "", bodies[i % 2]);
         send_text(fd, request, strlen(request));
-        send_text(fd, more, sizeof more);
+        send_text(fd, more, i / 2 % 2 == 0 ? 300000 : sizeof more);
         mem_free(request);
         wait_live(&f, 1);
-        usleep(100000);
+        if (i < 4) usleep(50000);
         close(fd);
         wait_live(&f, 0);
     }
-    assert_int_equal(fake_backend_n_cancelled(f.fake), 16);
+    assert_int_equal(fake_backend_n_cancelled(f.fake), 22);
     check_status(&f, "GET", "/health", "", 200);
+    stop(&f);
+}
+
+/* A request is answered as any other, and the connection ends: what came behind it is lost. */
+static void test_much_behind_a_request(void **state) {
+    (void)state;
+    static char more[1000000];
+    memset(more, 'x', sizeof more);
+    fixture f = {.params = server_params_default()};
+    begin(&f, 5000, 64);
+    for (int i = 0; i < 2; i++) {
+        const char *body = i == 0 ? "{\"prompt\":\"a\",\"max_tokens\":40}"
+                                  : "{\"prompt\":\"a\",\"max_tokens\":40,\"stream\":true}";
+        char *request = http("POST", "/v1/completions", "", body);
+        buf answer = {0};
+        int fd = dial(&f);
+        send_text(fd, request, strlen(request));
+        send_text(fd, more, sizeof more);
+        assert_true(read_until(fd, &answer, NULL));
+        close(fd);
+        buf_putc(&answer, '\0');
+        assert_int_equal(status_of(answer.data), 200);
+        assert_int_equal(count(answer.data, "HTTP/1.1 "), 1);
+        assert_non_null(strstr(answer.data, "\"finish_reason\":\"stop\""));
+        mem_free(request);
+        buf_free(&answer);
+    }
     stop(&f);
 }
 
@@ -850,6 +879,7 @@ int main(void) {
         cmocka_unit_test(test_one_connection),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_much_behind_a_request),
         cmocka_unit_test(test_request_timeout),
         cmocka_unit_test(test_api_key),
         cmocka_unit_test(test_states),
