@@ -120,7 +120,7 @@ typedef struct {
     const cpu_format *format;
     const uint8_t *panel;
     const cpu_xblock *x;  /* in tiles of CPU_TILE tokens, each [n_blocks][its width] */
-    const uint8_t *ahead; /* what is needed later: as much of it is fetched meanwhile */
+    const uint8_t *ahead; /* needed later: as much of it is fetched meanwhile; NULL: what follows */
     uint32_t n_blocks, n_tokens;
     float *acc; /* out: 16 columns of [n_tokens][CPU_PAIR] */
 } cpu_packed_args;

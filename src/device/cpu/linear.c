@@ -11,10 +11,6 @@
 
 #include "device/cpu/run.h"
 
-/* Prefetch distance of the product from the packed form, in bytes: some 12 blocks of four bits.
- * Panels follow each other. */
-#define AHEAD 4096
-
 /* The chunks of one weight of a linear: token blocks x groups of panels. */
 typedef struct {
     uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
@@ -54,7 +50,6 @@ static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w
             &(cpu_packed_args){.format = w->format,
                                .panel = panel_at(w, j->panel + p, 0),
                                .x = cpu_input_at(r, j->op->x_in, n_blocks, j->first, 0, &width),
-                               .ahead = panel_at(w, j->panel + p, 0) + AHEAD,
                                .n_blocks = n_blocks,
                                .n_tokens = j->end - j->first,
                                .acc = acc + (size_t)p * CPU_PANEL});

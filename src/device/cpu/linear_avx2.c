@@ -10,7 +10,7 @@
  * loaded. For more, a panel is unpacked to bytes once. Either way a block of 16 rows is multiplied
  * by tiles of 4 tokens: 8 integer accumulators of the 16 registers, 6 loads for each 8 products.
  * The float sums stay in memory, which the first-level cache is: a block adds to each but once or
- * twice.
+ * twice. One token has a walk of its own, with its sums in registers.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -222,30 +222,45 @@ INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int 
             widened(f, &x[i / 2], h, starts, isum[i / 2][i % 2], sum[i / 2][i % 2]);
 }
 
+/* What half h of a block's minimum is multiplied by. */
+INLINE float half_xsum(form f, const cpu_xblock *x, int h) {
+    if (!cpu_has_min(f.scaling)) return 0;
+    const bool halves = cpu_has_halves(f.scaling);
+    return halves ? x->d * (float)-cpu_half_nsum(x, h, true) : x->xsum;
+}
+
+/* sum plus half h of a block of 8 rows, times a token. */
+INLINE __m256 add_half(form f, const scales *s, int h, __m256i isum, __m256 d, float xsum,
+                       __m256 sum) {
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s->s[h], d), sum);
+    if (!cpu_has_min(f.scaling)) return sum;
+    return _mm256_fmadd_ps(s->m[h], _mm256_set1_ps(xsum), sum);
+}
+
+/* The integer sums of half h, or of the whole of a block without halves. */
+INLINE void half_sums(form f, const uint8_t *w, const cpu_xblock *x, int T, int h,
+                      __m256i isum[TOKENS][2]) {
+    const int n = cpu_has_halves(f.scaling) ? 4 : 8, most = quads_in_16_bits(f.planes),
+              step = most < n ? most : n;
+#pragma GCC unroll 8
+    for (int quad = 0; quad < n; quad += step) add_quads(f, w, x, T, h, h * 4 + quad, step, isum);
+}
+
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
 INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
                       float *acc) {
-    const bool halves = cpu_has_halves(f.scaling), min = cpu_has_min(f.scaling);
-    const int n = halves ? 4 : 8,
-              step = quads_in_16_bits(f.planes) < n ? quads_in_16_bits(f.planes) : n;
 #pragma GCC unroll 2
-    for (int h = 0; h < 1 + halves; h++) {
+    for (int h = 0; h < 1 + cpu_has_halves(f.scaling); h++) {
         __m256i isum[TOKENS][2];
-#pragma GCC unroll 8
-        for (int quad = 0; quad < n; quad += step)
-            add_quads(f, w, x, T, h, h * 4 + quad, step, isum);
+        half_sums(f, w, x, T, h, isum);
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
             const __m256 d = _mm256_set1_ps(x[t].d);
-            float xsum = 0;
-            if (min) xsum = halves ? x[t].d * (float)-cpu_half_nsum(&x[t], h, true) : x[t].xsum;
+            const float xsum = half_xsum(f, &x[t], h);
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++) {
                 float *to = acc + t * CPU_PAIR + r * 8;
-                __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[t][r]),
-                                             _mm256_mul_ps(s[r].s[h], d), _mm256_load_ps(to));
-                if (min) sum = _mm256_fmadd_ps(s[r].m[h], _mm256_set1_ps(xsum), sum);
-                _mm256_store_ps(to, sum);
+                _mm256_store_ps(to, add_half(f, &s[r], h, isum[t][r], d, xsum, _mm256_load_ps(to)));
             }
         }
     }
@@ -293,12 +308,36 @@ INLINE void packed_block(cpu_planes planes, cpu_scaling scaling, const cpu_packe
     }
 }
 
-INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
+/* The sums of one token stay in registers: in memory each block would wait for the one before. */
+INLINE void add_block_of_one(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x,
+                             __m256 sum[2]) {
+    const __m256 d = _mm256_set1_ps(x->d);
+#pragma GCC unroll 2
+    for (int h = 0; h < 1 + cpu_has_halves(f.scaling); h++) {
+        __m256i isum[TOKENS][2];
+        half_sums(f, w, x, 1, h, isum);
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++)
+            sum[r] = add_half(f, &s[r], h, isum[0][r], d, half_xsum(f, x, h), sum[r]);
+    }
+}
+
+/* How far ahead the weights that follow are asked for, in bytes. For one token what the processor
+ * fetches on its own is most of it: more that is asked for is in its way. */
+#define AHEAD 4096
+#define AHEAD_OF_ONE 1024
+
+/* one: n_tokens is 1; a constant. */
+INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, bool one,
+                         const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
-    const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
+    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel
+                            : one            ? AHEAD_OF_ONE
+                                             : AHEAD;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
-    for (uint32_t t = 0; t < a->n_tokens; t++)
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t t = 0; t < a->n_tokens && !one; t++)
         memset(a->acc + (size_t)t * CPU_PAIR, 0, CPU_PANEL * sizeof *a->acc);
     for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, left--) {
         if (left == 0) {
@@ -306,15 +345,26 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
             at += f->head_bytes;
             left = f->n_blocks;
         }
-        /* Weights are read once a step: they need not push the rest out of the second level. */
-        for (uint32_t i = 0; i < step + 32; i += 64)
-            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_NTA);
+        for (uint32_t i = 0; i < step + 32; i += 64) {
+            const char *line = (const char *)((uintptr_t)at + ahead + i);
+            if (one)
+                _mm_prefetch(line, _MM_HINT_T0);
+            else /* weights are read once: they need not push the rest out of the second level */
+                _mm_prefetch(line, _MM_HINT_NTA);
+        }
         scales s[2];
+#pragma GCC unroll 2
         for (uint32_t r = 0; r < 2; r++)
             s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
-        packed_block(planes, scaling, a, b, at, s);
+        if (one)
+            add_block_of_one((form){planes, scaling, true}, at, s, a->x + b, sum);
+        else
+            packed_block(planes, scaling, a, b, at, s);
         at += step;
     }
+    if (!one) return;
+    _mm256_store_ps(a->acc, sum[0]);
+    _mm256_store_ps(a->acc + 8, sum[1]);
 }
 
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
@@ -375,7 +425,12 @@ void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_block
 void cpu_gemm_packed_avx2(const cpu_packed_args *a) {
     switch (a->format->type) {
 #define X(type, planes, scaling)                                                                   \
-    case type: packed_panel(planes, scaling, a); break;
+    case type:                                                                                     \
+        if (a->n_tokens == 1)                                                                      \
+            packed_panel(planes, scaling, true, a);                                                \
+        else                                                                                       \
+            packed_panel(planes, scaling, false, a);                                               \
+        break;
         CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);

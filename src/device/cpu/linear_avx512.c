@@ -147,13 +147,15 @@ INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m51
 
 /* Few tokens: straight from the packed form ---------------------------------------------------- */
 
+#define AHEAD 4096 /* what follows the panel: some 12 blocks of four bits */
+
 /* T tokens, a constant; quants go from memory to registers and are used T times. */
 INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const __m128i shift = _mm_cvtsi32_si128(f->zero_shift);
     const bool halves = cpu_has_halves(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
-    const uintptr_t ahead = (uintptr_t)a->ahead - (uintptr_t)a->panel;
+    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
     const cpu_xblock *x = a->x;
     __m512 acc[CPU_FEW_AVX512];
