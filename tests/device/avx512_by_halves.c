@@ -52,18 +52,20 @@ BINARY(two_ps, min_ps)
 BINARY(two_ps, xor_ps)
 BINARY(two_i, add_epi32)
 BINARY(two_i, shuffle_epi8)
+BINARY(two_i, sub_epi16)
+BINARY(two_i, madd_epi16)
 FROM(two_ps, cvtepi32_ps, two_i, _mm256_cvtepi32_ps)
 FROM(two_i, cvtps_epi32, two_ps, _mm256_cvtps_epi32)
 FROM(two_ps, castsi512_ps, two_i, _mm256_castsi256_ps)
 SET(two_ps, set1_ps, float, _mm256_set1_ps)
 SET(two_i, set1_epi32, int, _mm256_set1_epi32)
+SET(two_i, set1_epi16, short, _mm256_set1_epi16)
 SET(two_i, set1_epi8, char, _mm256_set1_epi8)
 SET(two_i, broadcast_i32x4, __m128i, _mm256_broadcastsi128_si256)
 SHIFT(srli_epi16, int)
 SHIFT(slli_epi16, int)
 SHIFT(srli_epi32, int)
 SHIFT(slli_epi32, int)
-SHIFT(sll_epi32, __m128i)
 #define _mm512_add_ps h_add_ps
 #define _mm512_sub_ps h_sub_ps
 #define _mm512_mul_ps h_mul_ps
@@ -73,11 +75,14 @@ SHIFT(sll_epi32, __m128i)
 #define _mm512_xor_ps h_xor_ps
 #define _mm512_add_epi32 h_add_epi32
 #define _mm512_shuffle_epi8 h_shuffle_epi8
+#define _mm512_sub_epi16 h_sub_epi16
+#define _mm512_madd_epi16 h_madd_epi16
 #define _mm512_cvtepi32_ps h_cvtepi32_ps
 #define _mm512_cvtps_epi32 h_cvtps_epi32
 #define _mm512_castsi512_ps h_castsi512_ps
 #define _mm512_set1_ps h_set1_ps
 #define _mm512_set1_epi32 h_set1_epi32
+#define _mm512_set1_epi16 h_set1_epi16
 #define _mm512_set1_epi8 h_set1_epi8
 #define _mm512_setzero_ps() h_set1_ps(0)
 #define _mm512_setzero_si512() h_set1_epi32(0)
@@ -86,7 +91,6 @@ SHIFT(sll_epi32, __m128i)
 #define _mm512_slli_epi16(a, n) h_slli_epi16(a, (int)(n))
 #define _mm512_srli_epi32(a, n) h_srli_epi32(a, (int)(n))
 #define _mm512_slli_epi32(a, n) h_slli_epi32(a, (int)(n))
-#define _mm512_sll_epi32 h_sll_epi32
 
 /* Bits: the names of 512 are not those of 256 with another number. */
 #define BITS(name, op)                                                                             \

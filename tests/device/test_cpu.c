@@ -284,10 +284,17 @@ static uint8_t *extreme_weights(quant_type type, size_t n) {
 }
 
 /* Of a zero row, of negative zeros, of denormals, of one value among zeros, of all the same, of
- * large values in turn. */
+ * large values in turn, one by one and two by two. */
 static void extreme_row(float *x, size_t n, int kind) {
     for (size_t i = 0; i < n; i++) {
-        const float values[] = {0, -0.0f, 1e-40f, i == n / 2 ? 1 : 0, 3.7f, i % 2 ? -1e4f : 1e4f};
+        const float values[] = {0,
+                                -0.0f,
+                                1e-40f,
+                                i == n / 2 ? 1 : 0,
+                                3.7f,
+                                -3.7f,
+                                i % 2 ? -1e4f : 1e4f,
+                                i / 2 % 2 ? -1e4f : 1e4f};
         x[i] = values[kind];
     }
 }
@@ -295,23 +302,24 @@ static void extreme_row(float *x, size_t n, int kind) {
 /* Finite, zero where the input is zero, and the same bits on every path. */
 static void test_extreme_blocks(void **state) {
     (void)state;
-    enum { ROWS = 23, COLS = 768, KINDS = 6 };
-    float *x = mem_alloc(KINDS * COLS * sizeof *x);
-    float *first = mem_alloc(KINDS * ROWS * sizeof *first), *again = mem_alloc(KINDS * ROWS * 4);
-    for (int k = 0; k < KINDS; k++) extreme_row(x + (size_t)k * COLS, COLS, k);
+    enum { ROWS = 23, COLS = 768, KINDS = 8, N = 4 * KINDS };
+    const uint32_t sizes[] = {1, KINDS, N};
+    float *x = mem_alloc(N * COLS * sizeof *x);
+    float *first = mem_alloc(N * ROWS * sizeof *first), *again = mem_alloc(N * ROWS * 4);
+    for (int k = 0; k < N; k++) extreme_row(x + (size_t)k * COLS, COLS, k % KINDS);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         uint8_t *weights = extreme_weights(types[i], (size_t)ROWS * COLS);
         product p = {
-            .type = types[i], .rows = ROWS, .cols = COLS, .n = KINDS, .weights = weights, .x = x};
-        run_product(rig_paths[0], 1, false, &p, KINDS, first);
+            .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+        run_product(rig_paths[0], 1, false, &p, N, first);
         check_product(&p, first, quant_block_values(types[i]) == 1 ? 3e-6 : 6e-3);
-        for (int r = 0; r < KINDS * ROWS; r++) {
+        for (int r = 0; r < N * ROWS; r++) {
             assert_true(isfinite(first[r]));
-            if (r < 2 * ROWS) assert_true(first[r] == 0);
+            if (r / ROWS % KINDS < 2) assert_true(first[r] == 0);
         }
-        for (int k = 0; k < rig_n_paths; k++) {
-            run_product(rig_paths[k], 3, false, &p, k % 2 == 0 ? 1 : KINDS, again);
-            assert_memory_equal(first, again, KINDS * ROWS * sizeof *first);
+        for (int k = 0; k < rig_n_paths * 3; k++) {
+            run_product(rig_paths[k / 3], 3, false, &p, sizes[k % 3], again);
+            assert_memory_equal(first, again, N * ROWS * sizeof *first);
         }
         mem_free(weights);
     }

@@ -80,14 +80,16 @@ void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_b
 /* 32 activations of one token: x = d * q. Tile t of a batch holds its tokens [12t, 12t + width) as
  * [n_blocks][width], width = 12 but in the last tile, so that a tile is one stream. */
 typedef struct {
-    float d, xsum;         /* xsum = d * sum q */
-    int32_t nsum, nsum_lo; /* -sum q over 32; over the first 16 */
-    int8_t q[CPU_BLOCK];
+    float d, xsum; /* xsum = d * sum q */
+    /* -sum q of the first two of each four, and of the last two: of 32; of the first 16 */
+    int16_t nsum[2], nsum_lo[2];
+    int8_t q[CPU_BLOCK]; /* in [-127, 127] */
 } cpu_xblock;
 
 /* -sum q of half h; of the whole block where there are no halves. */
 static inline int32_t cpu_half_nsum(const cpu_xblock *x, int h, bool halves) {
-    return !halves ? x->nsum : h == 0 ? x->nsum_lo : x->nsum - x->nsum_lo;
+    int32_t whole = x->nsum[0] + x->nsum[1], low = x->nsum_lo[0] + x->nsum_lo[1];
+    return !halves ? whole : h == 0 ? low : whole - low;
 }
 
 /* An unpacked block of a panel: for many tokens a chunk of a panel is unpacked once. m is negative

@@ -1,9 +1,11 @@
 /* device/cpu/linear_avx2: the integer product on AVX2.
  *
  * maddubs multiplies 4 consecutive K of 8 rows by 4 activations, in sums of two of 16 bits. Those
- * of small quants stay in 16 bits over several quads before they are widened: quants of up to 4
- * bits over a whole block (32 * 15 * 127 / 2 < 2^15). Those of 8 bits go as |q - 128| times the
- * activation with its sign: 2 * 128 * 127 fits, and no zero has to be taken off afterwards.
+ * of up to 6 bits stay in 16 bits over a whole block, or half, before they are widened: less their
+ * zero, quants of 5 bits sum up to 16 * 16 * 127 < 2^15 at most, those of 6 bits to 8 * 32 * 127 in
+ * a half, and additions may wrap on the way there. Those of 5 bits with a minimum have no zero, and
+ * two halves that are added. Those of 8 bits go as |q - 128| times the activation with its sign:
+ * 2 * 128 * 127 fits, and no zero has to be taken off afterwards.
  *
  * Up to max_packed tokens walk down a panel together and take its quants in registers on their way
  * from memory: taking nibbles apart again for each tile costs less than bytes that are stored and
@@ -60,30 +62,19 @@ INLINE __m256i quants(cpu_planes planes, const uint8_t *p, int quad) {
     return _mm256_setzero_si256();
 }
 
-/* So many quads of sums of two fit 16 bits. */
-INLINE int quads_in_16_bits(cpu_planes planes) {
-    switch (planes) {
-    case CPU_U2:
-    case CPU_U3:
-    case CPU_U4: return 8;
-    case CPU_U5: return 4;
-    case CPU_U6: return 2;
-    case CPU_U4_TABLE:
-    case CPU_U8: return 1;
-    }
-    return 1;
+/* Of 8 bits: sums of two fit 16 bits only just. */
+INLINE bool is_byte(cpu_planes planes) {
+    return planes == CPU_U8 || planes == CPU_U4_TABLE;
 }
 
-/* Where the integer sum of a centred format starts: -zero * sum q. Those of 8 bits take their zero
- * off before. */
-INLINE __m256i minus_zero(cpu_planes planes, int32_t nsum) {
-    __m256i sum = _mm256_set1_epi32(nsum);
+/* The zero of the others, where they have one. */
+INLINE int zero_shift(cpu_planes planes) {
     switch (planes) {
-    case CPU_U3: return _mm256_slli_epi32(sum, 2);
-    case CPU_U4: return _mm256_slli_epi32(sum, 3);
-    case CPU_U5: return _mm256_slli_epi32(sum, 4);
-    case CPU_U6: return _mm256_slli_epi32(sum, 5);
-    default: return _mm256_setzero_si256();
+    case CPU_U3: return 2;
+    case CPU_U4: return 3;
+    case CPU_U5: return 4;
+    case CPU_U6: return 5;
+    default: return 0;
     }
 }
 
@@ -158,92 +149,113 @@ INLINE __m256i four(const cpu_xblock *x, int quad) {
 
 /* Written out: gcc would make a tree of the sums, and spill its leaves. */
 INLINE __m256i add16(__m256i sum, __m256i more) {
-    __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(more));
+    __asm__("vpaddw %2, %1, %0" : "=x"(sum) : "x"(sum), "x"(more));
     return sum;
 }
 
 INLINE __m256i add32(__m256i sum, __m256i more) {
-    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(more));
+    __asm__("vpaddd %2, %1, %0" : "=x"(sum) : "x"(sum), "x"(more));
     return sum;
 }
 
-/* The quants of 8 rows of one quad, those of 8 bits with their sign. */
 INLINE __m256i weights(form f, const uint8_t *w, int quad, int r) {
-    __m256i v = f.packed ? quants(f.planes, w + r * 32, quad) : load(w + quad * 64 + r * 32);
-    return quads_in_16_bits(f.planes) > 1 ? v : _mm256_xor_si256(v, _mm256_set1_epi8(-128));
+    return f.packed ? quants(f.planes, w + r * 32, quad) : load(w + quad * 64 + r * 32);
 }
 
-INLINE __m256i product(form f, __m256i v, __m256i y) {
-    if (quads_in_16_bits(f.planes) > 1) return _mm256_maddubs_epi16(v, y);
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(y, v));
+INLINE __m256i two(const int16_t *sums) {
+    int32_t v;
+    memcpy(&v, sums, 4);
+    return _mm256_set1_epi32(v);
 }
 
-/* isum, or where the integer sum of half h starts, plus the sums of 16 bits. */
-INLINE __m256i widened(form f, const cpu_xblock *x, int h, bool starts, __m256i isum, __m256i sum) {
-    const bool halves = cpu_has_halves(f.scaling);
-    sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    if (!starts) return add32(isum, sum);
-    if (cpu_has_min(f.scaling) || quads_in_16_bits(f.planes) == 1) return sum;
-    return add32(minus_zero(f.planes, cpu_half_nsum(x, h, halves)), sum);
+/* -sum q of half h, or of the block, in sums as those of maddubs. */
+INLINE __m256i negated_sums(const cpu_xblock *x, int h, bool halves) {
+    if (!halves) return two(x->nsum);
+    return h == 0 ? two(x->nsum_lo) : _mm256_sub_epi16(two(x->nsum), two(x->nsum_lo));
 }
 
-/* The quants times T tokens of quads [first, first + n) of 16 rows, n quads_in_16_bits at most,
- * added to isum. The registers hold 8 sums and what makes them: those of 16 bits go over many
- * quads; of few, a token's are widened before the next token's begin. */
-INLINE void add_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int h, int first, int n,
+/* isum = quads [first, first + n) of 16 rows times T tokens, from -zero * sum x on. */
+INLINE void sum_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int first, int n,
                       __m256i isum[TOKENS][2]) {
-    const bool starts = first % (cpu_has_halves(f.scaling) ? 4 : 8) == 0;
-    __m256i v[2][2], sum[TOKENS][2];
-    if (n <= 2) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 2 * n; i++) v[i / 2][i % 2] = weights(f, w, first + i / 2, i % 2);
-#pragma GCC unroll 8
-        for (int i = 0; i < 2 * T; i++) {
-            int t = i / 2, r = i % 2;
-            __m256i s = product(f, v[0][r], four(&x[t], first));
-            if (n == 2) s = add16(s, product(f, v[1][r], four(&x[t], first + 1)));
-            isum[t][r] = widened(f, &x[t], h, starts, isum[t][r], s);
-        }
-        return;
-    }
+    const bool halves = cpu_has_halves(f.scaling), min = cpu_has_min(f.scaling);
 #pragma GCC unroll 8
     for (int quad = first; quad < first + n; quad++) {
-        v[0][0] = weights(f, w, quad, 0);
-        v[0][1] = weights(f, w, quad, 1);
+        const __m256i v[2] = {weights(f, w, quad, 0), weights(f, w, quad, 1)};
 #pragma GCC unroll 8
         for (int i = 0; i < 2 * T; i++) {
-            __m256i two = product(f, v[0][i % 2], four(&x[i / 2], quad));
-            sum[i / 2][i % 2] = quad == first ? two : add16(sum[i / 2][i % 2], two);
+            __m256i *sum = &isum[i / 2][i % 2], zero;
+            __m256i more = _mm256_maddubs_epi16(v[i % 2], four(&x[i / 2], quad));
+            if (quad > first) {
+                *sum = add16(*sum, more);
+            } else if (min) {
+                *sum = more;
+            } else {
+                zero = negated_sums(&x[i / 2], first / 4, halves);
+                *sum = add16(_mm256_slli_epi16(zero, zero_shift(f.planes)), more);
+            }
         }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * T; i++)
-        isum[i / 2][i % 2] =
-            widened(f, &x[i / 2], h, starts, isum[i / 2][i % 2], sum[i / 2][i % 2]);
+        isum[i / 2][i % 2] = _mm256_madd_epi16(isum[i / 2][i % 2], _mm256_set1_epi16(1));
+    /* What is made of a full tile's sums comes after them: gcc would mix the two, and spill. */
+    if (T == TOKENS) __asm__ volatile("" ::: "memory");
 }
 
-/* What half h of a block's minimum is multiplied by. */
-INLINE float half_xsum(form f, const cpu_xblock *x, int h) {
-    if (!cpu_has_min(f.scaling)) return 0;
-    const bool halves = cpu_has_halves(f.scaling);
-    return halves ? x->d * (float)-cpu_half_nsum(x, h, true) : x->xsum;
-}
-
-/* sum plus half h of a block of 8 rows, times a token. */
-INLINE __m256 add_half(form f, const scales *s, int h, __m256i isum, __m256 d, float xsum,
-                       __m256 sum) {
-    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s->s[h], d), sum);
-    if (!cpu_has_min(f.scaling)) return sum;
-    return _mm256_fmadd_ps(s->m[h], _mm256_set1_ps(xsum), sum);
+/* The same of bytes: |q - 128| times the activation with its sign. */
+INLINE void sum_bytes(form f, const uint8_t *w, const cpu_xblock *x, int T,
+                      __m256i isum[TOKENS][2]) {
+#pragma GCC unroll 8
+    for (int quad = 0; quad < CPU_QUADS; quad++) {
+        __m256i v[2], most[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            v[r] = _mm256_xor_si256(weights(f, w, quad, r), _mm256_set1_epi8(-128));
+            most[r] = _mm256_abs_epi8(v[r]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < 2 * T; i++) {
+            __m256i *sum = &isum[i / 2][i % 2];
+            __m256i more = _mm256_maddubs_epi16(most[i % 2],
+                                                _mm256_sign_epi8(four(&x[i / 2], quad), v[i % 2]));
+            more = _mm256_madd_epi16(more, _mm256_set1_epi16(1));
+            *sum = quad == 0 ? more : add32(*sum, more);
+        }
+    }
 }
 
 /* The integer sums of half h, or of the whole of a block without halves. */
 INLINE void half_sums(form f, const uint8_t *w, const cpu_xblock *x, int T, int h,
                       __m256i isum[TOKENS][2]) {
-    const int n = cpu_has_halves(f.scaling) ? 4 : 8, most = quads_in_16_bits(f.planes),
-              step = most < n ? most : n;
+    if (is_byte(f.planes)) {
+        sum_bytes(f, w, x, T, isum);
+    } else if (cpu_has_halves(f.scaling)) {
+        sum_quads(f, w, x, T, 4 * h, 4, isum);
+    } else if (f.planes == CPU_U5 && cpu_has_min(f.scaling)) {
+        __m256i more[TOKENS][2];
+        sum_quads(f, w, x, T, 0, 4, isum);
+        sum_quads(f, w, x, T, 4, 4, more);
 #pragma GCC unroll 8
-    for (int quad = 0; quad < n; quad += step) add_quads(f, w, x, T, h, h * 4 + quad, step, isum);
+        for (int i = 0; i < 2 * T; i++)
+            isum[i / 2][i % 2] = add32(more[i / 2][i % 2], isum[i / 2][i % 2]);
+    } else {
+        sum_quads(f, w, x, T, 0, 8, isum);
+    }
+}
+
+/* What half h of a block's minimum is multiplied by. */
+INLINE __m256 half_xsum(form f, const cpu_xblock *x, int h) {
+    if (!cpu_has_min(f.scaling)) return _mm256_setzero_ps();
+    if (!cpu_has_halves(f.scaling)) return _mm256_set1_ps(x->xsum);
+    __m256i sum = _mm256_madd_epi16(negated_sums(x, h, true), _mm256_set1_epi16(-1));
+    return _mm256_mul_ps(_mm256_set1_ps(x->d), _mm256_cvtepi32_ps(sum));
+}
+
+/* sum plus half h of a block of 8 rows, times a token. */
+INLINE __m256 add_half(form f, const scales *s, int h, __m256i isum, __m256 d, __m256 xsum,
+                       __m256 sum) {
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s->s[h], d), sum);
+    return cpu_has_min(f.scaling) ? _mm256_fmadd_ps(s->m[h], xsum, sum) : sum;
 }
 
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
@@ -255,8 +267,7 @@ INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xbl
         half_sums(f, w, x, T, h, isum);
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
-            const __m256 d = _mm256_set1_ps(x[t].d);
-            const float xsum = half_xsum(f, &x[t], h);
+            const __m256 d = _mm256_set1_ps(x[t].d), xsum = half_xsum(f, &x[t], h);
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++) {
                 float *to = acc + t * CPU_PAIR + r * 8;

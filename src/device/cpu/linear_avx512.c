@@ -130,10 +130,23 @@ INLINE __m512i four(const int8_t *x) {
     return _mm512_set1_epi32(v);
 }
 
-/* -zero * sum q, where the integer sum starts. Formats with a minimum have no zero. */
-INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m128i shift) {
+INLINE __m512i two(const int16_t *sums) {
+    int32_t v;
+    memcpy(&v, sums, 4);
+    return _mm512_set1_epi32(v);
+}
+
+/* In 16 bits: the zero of a format; those with a minimum have none. */
+INLINE __m512i zero_of(const cpu_format *f) {
+    return _mm512_set1_epi16(f->zero_shift < 0 ? (short)0 : (short)(1 << f->zero_shift));
+}
+
+/* -zero * sum q, where the integer sum starts. */
+INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m512i zero) {
     if (min) return _mm512_setzero_si512();
-    return _mm512_sll_epi32(_mm512_set1_epi32(cpu_half_nsum(x, h, halves)), shift);
+    __m512i nsum = halves && h == 0 ? two(x->nsum_lo) : two(x->nsum);
+    if (halves && h == 1) nsum = _mm512_sub_epi16(nsum, two(x->nsum_lo));
+    return _mm512_madd_epi16(nsum, zero);
 }
 
 INLINE __m512 add_scaled(__m512 acc, __m512i isum, __m512 s, float d) {
@@ -152,7 +165,7 @@ INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m51
 /* T tokens, a constant; quants go from memory to registers and are used T times. */
 INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
-    const __m128i shift = _mm_cvtsi32_si128(f->zero_shift);
+    const __m512i zero = zero_of(f);
     const bool halves = cpu_has_halves(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
@@ -173,8 +186,8 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         __m512i isum[2][CPU_FEW_AVX512];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            isum[0][t] = start(&x[t], 0, halves, cpu_has_min(scaling), shift);
-            isum[1][t] = start(&x[t], 1, true, cpu_has_min(scaling) || !halves, shift);
+            isum[0][t] = start(&x[t], 0, halves, cpu_has_min(scaling), zero);
+            isum[1][t] = start(&x[t], 1, true, cpu_has_min(scaling) || !halves, zero);
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
@@ -265,7 +278,7 @@ INLINE void fetch_next(cpu_fetch *f) {
 INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool halves, bool min) {
     const cpu_ublock *w = a->w;
     const cpu_xblock *x = a->x + t0;
-    const __m128i shift = _mm_cvtsi32_si128(a->format->zero_shift);
+    const __m512i zero = zero_of(a->format);
     float *out = a->acc + (size_t)t0 * CPU_PAIR;
     __m512 acc[6][2];
 #pragma GCC unroll 12
@@ -277,7 +290,7 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
             __m512i isum[6][2];
 #pragma GCC unroll 12
             for (int i = 0; i < T * P; i++)
-                isum[i / P][i % P] = start(&x[i / P], h, halves, min, shift);
+                isum[i / P][i % P] = start(&x[i / P], h, halves, min, zero);
             if (!halves)
                 add_quads(w, x, 0, 8, T, P, isum);
             else if (h == 0)

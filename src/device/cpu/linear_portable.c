@@ -104,14 +104,14 @@ static float add_block(const cpu_format *f, const cpu_ublock *w, const cpu_xbloc
     int32_t zero = f->zero_shift < 0 ? 0 : 1 << f->zero_shift;
     int32_t low = dot_half(w, x->q, 0, r), high = dot_half(w, x->q, 1, r);
     if (!f->halves) {
-        acc = fmaf((float)(low + high + zero * x->nsum), w->s[0][r] * x->d, acc);
+        acc = fmaf((float)(low + high + zero * cpu_half_nsum(x, 0, false)), w->s[0][r] * x->d, acc);
         return f->has_min ? fmaf(w->m[0][r], x->xsum, acc) : acc;
     }
-    int32_t nsum_hi = x->nsum - x->nsum_lo;
-    acc = fmaf((float)(low + zero * x->nsum_lo), w->s[0][r] * x->d, acc);
-    if (f->has_min) acc = fmaf(w->m[0][r], x->d * (float)-x->nsum_lo, acc);
-    acc = fmaf((float)(high + zero * nsum_hi), w->s[1][r] * x->d, acc);
-    if (f->has_min) acc = fmaf(w->m[1][r], x->d * (float)-nsum_hi, acc);
+    for (int h = 0; h < 2; h++) {
+        int32_t nsum = cpu_half_nsum(x, h, true);
+        acc = fmaf((float)((h == 0 ? low : high) + zero * nsum), w->s[h][r] * x->d, acc);
+        if (f->has_min) acc = fmaf(w->m[h][r], x->d * (float)-nsum, acc);
+    }
     return acc;
 }
 

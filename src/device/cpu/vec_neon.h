@@ -113,9 +113,12 @@ static inline float v_max_lane(vf a) {
     vf x = v_max(a, vextq_f32(a, a, 2));
     return vgetq_lane_f32(v_max(x, vextq_f32(x, x, 1)), 0);
 }
-/* of 16 */
-static inline int32_t v_sum_i8(const int8_t *p) {
-    return vaddlvq_s8(vld1q_s8(p));
+static inline void v_negated_sums(const int8_t *p, int16_t out[2]) {
+    int16x8_t two = vpaddlq_s8(vld1q_s8(p));
+    int16x4_t s = vadd_s16(vget_low_s16(two), vget_high_s16(two));
+    s = vneg_s16(vadd_s16(s, vext_s16(s, s, 2)));
+    out[0] = vget_lane_s16(s, 0);
+    out[1] = vget_lane_s16(s, 1);
 }
 
 #endif

@@ -103,11 +103,10 @@ static inline float v_sum(vf a) {
 static inline float v_max_lane(vf a) {
     return a;
 }
-/* of 16 */
-static inline int32_t v_sum_i8(const int8_t *p) {
-    int32_t sum = 0;
-    for (int i = 0; i < 16; i++) sum += p[i];
-    return sum;
+/* Of 16: minus the sum of the first two of each four, and of the last two. */
+static inline void v_negated_sums(const int8_t *p, int16_t out[2]) {
+    out[0] = out[1] = 0;
+    for (int i = 0; i < 16; i++) out[i / 2 % 2] = (int16_t)(out[i / 2 % 2] - p[i]);
 }
 
 #endif

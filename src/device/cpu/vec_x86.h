@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Lane i with i + 4, then 2 and 1 apart: the tree of vector_ops.inc. */
 static inline float x86_sum8(__m256 a) {
@@ -18,10 +19,12 @@ static inline float x86_max8(__m256 a) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-static inline int32_t v_sum_i8(const int8_t *p) {
-    __m128i biased = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(-128));
-    __m128i s = _mm_sad_epu8(biased, _mm_setzero_si128());
-    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+static inline void v_negated_sums(const int8_t *p, int16_t out[2]) {
+    __m128i v = _mm_loadu_si128((const __m128i *)p), s = _mm_maddubs_epi16(_mm_set1_epi8(1), v);
+    s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0xB1));
+    int32_t both = _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(), s));
+    memcpy(out, &both, sizeof both);
 }
 
 #endif
