@@ -78,7 +78,7 @@ static void summarize(calibrate_step *step, const step_runs *runs, size_t n) {
     size_t n_left = 0;
     memcpy(sorted, runs->n_put_aside, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_value);
-    double most = 2 * sorted[n / 4] + 1;
+    double most = fmax(2 * sorted[n / 4] + 1, sorted[(n - 1) / 2]); /* half of them at least */
     for (size_t i = 0; i < n; i++)
         if (runs->n_put_aside[i] <= most) sorted[n_left++] = runs->seconds[i];
     qsort(sorted, n_left, sizeof *sorted, by_value);

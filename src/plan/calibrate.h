@@ -27,7 +27,8 @@ size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_cont
 /* Sets what they take on the device that computes. Rounds of all steps, for about so many seconds
  * (at least three rounds): a machine that is slow for a while, as shared ones are, is so for all of
  * them alike. Of a step's runs those count that were not put aside for other programs more than
- * twice as often as the least quarter of them, and once. */
+ * twice as often as the least quarter of them, and once; but half of them at least, so that few
+ * quiet moments don't tell of some steps what the others never were. */
 ridge_status calibrate_measure(calibrate_step *list, size_t n, const gguf *g, device *cpu,
                                double enough_s, const log_sink *log,
                                ridge_error *err) RIDGE_CHECKED;
