@@ -52,8 +52,8 @@ double experiment_goodput(const experiment_result *r);
  *     static, continuous             batches that run until all is done; requests that come and go
  *     unchunked, chunked[=N]         prompts in one step; steps of at most N tokens
  *     prefix-cache, no-prefix-cache
- *     dbo, no-dbo                    exchanges of rows hide behind the other half of a batch, or
- * not pace, no-pace                  prompts keep the target of the time per token, or need not
+ *     dbo, no-dbo                    exchanges hide behind half of the batch, or do not
+ *     pace, no-pace                  prompts keep the target of the time per token, or need not
  *     speculation=A[:K]              K guesses a step (4), each true with chance A
  *     disagg=xPyD                    x replicas for prompts, y for answers
  *     replicas=N, router=NAME, seqs=N
