@@ -561,6 +561,43 @@ static void check_blocks(dev_kv_type type, uint32_t block_size) {
     t->destroy(d);
 }
 
+/* The form of a block outside the pool, which the files of a prefix cache have: all keys [layer]
+ * [head][16 tokens each][head_dim][16], then all values [layer][head][16 tokens
+ * each][16][head_dim].
+ */
+static void test_form_of_blocks(void **state) {
+    (void)state;
+    enum { N = 32, H = 2, D = 8, LAYER = 1, BLOCK = 3, RUN = 16 * D };
+    attention_case a = {.n_heads = 2,
+                        .n_kv_heads = H,
+                        .head_dim = D,
+                        .block_size = N,
+                        .kv_type = DEV_KV_F32,
+                        .threads = 1};
+    const float inv_freq[] = {1};
+    attention_input in = {.lengths = {N}, .n_seqs = 1, .inv_freq = inv_freq};
+    float *parts[] = {random_floats(N * H * D), random_floats(N * H * D), random_floats(N * H * D)};
+    attention_rig rig = {0};
+    make_rig(&rig, &a, &in, parts, N, N);
+    int32_t tokens[N], block = BLOCK;
+    for (int32_t i = 0; i < N; i++) tokens[i] = i;
+    dev_seq seq = {.n_rows = N, .n_context = N, .blocks = {&block}};
+    dev_batch b = {.n_tokens = N, .n_seqs = 1, .tokens = tokens, .positions = tokens, .seqs = &seq};
+    assert_int_equal(rig.d->vtable->submit(rig.d, rig.c, rig.kv, &b, NULL), RIDGE_OK);
+    assert_int_equal(rig.d->vtable->wait(rig.d, NULL), RIDGE_OK);
+    float got[2][2][H][N / 16][RUN]; /* keys and values, layers */
+    rig.d->vtable->kv_read_block(rig.d, rig.kv, 0, BLOCK, got);
+    for (uint32_t t = 0; t < N; t++)
+        for (uint32_t h = 0; h < H; h++)
+            for (uint32_t i = 0; i < D; i++) {
+                uint32_t from = (t * H + h) * D + i;
+                assert_true(got[0][LAYER][h][t / 16][i * 16 + t % 16] == parts[1][from]);
+                assert_true(got[1][LAYER][h][t / 16][t % 16 * D + i] == parts[2][from]);
+            }
+    free_rig(&rig);
+    for (int i = 0; i < 3; i++) mem_free(parts[i]);
+}
+
 static void test_blocks_read_and_written(void **state) {
     (void)state;
     check_blocks(DEV_KV_F16, 16);
@@ -577,7 +614,8 @@ int main(void) {
         cmocka_unit_test(test_heads_of_a_key),    cmocka_unit_test(test_f16_layers),
         cmocka_unit_test(test_extreme_q8),        cmocka_unit_test(test_given_back_blocks),
         cmocka_unit_test(test_overflowed_values), cmocka_unit_test(test_blocks_read_and_written),
-        cmocka_unit_test(test_shapes_refused),    cmocka_unit_test(test_type_names),
+        cmocka_unit_test(test_form_of_blocks),    cmocka_unit_test(test_shapes_refused),
+        cmocka_unit_test(test_type_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,30 +76,35 @@ static bool is_q8(const cpu_run *r, const dev_op *op) {
     return dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer) == DEV_KV_Q8_0;
 }
 
-/* For the keys of a q8_0 cache: the queries in s->x, in tiles as cpu_xblock says, turned as the
- * keys are (kv.c). */
-static void quantize_queries(const cpu_run *r, const dev_op *op, const attention_job *j,
-                             const float *q, size_t ldq, cpu_scratch *s) {
+/* The queries as kernels take them: packed in s->queries; for the keys of a q8_0 cache in s->x, in
+ * tiles as cpu_xblock says, turned as the keys are (kv.c). */
+static void prepare_queries(const cpu_run *r, const dev_op *op, const attention_job *j,
+                            const float *q, size_t ldq, cpu_scratch *s) {
+    const float *queries[CPU_QUERIES];
     uint32_t n_blocks = op->head_dim / CPU_BLOCK;
-    if (!is_q8(r, op)) return;
+    for (uint32_t i = 0; i < j->n_queries; i++) queries[i] = query(op, j, i, q, ldq);
+    if (!is_q8(r, op)) {
+        r->k->pack_queries(queries, j->n_queries, op->head_dim, s->queries);
+        return;
+    }
     for (uint32_t i = 0; i < j->n_queries; i++) {
         uint32_t first = i / CPU_TILE * CPU_TILE, left = j->n_queries - first;
-        r->k->hadamard(query(op, j, i, q, ldq), s->entry, op->head_dim);
+        r->k->hadamard(queries[i], s->entry, op->head_dim);
         r->k->quantize(s->entry, op->head_dim, s->x + (size_t)first * n_blocks + (i - first),
                        left < CPU_TILE ? left : CPU_TILE);
     }
 }
 
-/* s->acc[0] = the queries times n panels of keys; few queries ask for the values beside them. */
+/* s->acc[0] = the queries times n panels of keys. */
 static void multiply_keys(const cpu_run *r, const attention_job *j, const void *const *k,
-                          const void *const *v, uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
+                          uint32_t n, uint32_t n_blocks, cpu_scratch *s) {
     const cpu_format *f = cpu_format_find(QUANT_Q8_0);
     if (j->n_queries <= r->k->max_packed) {
         for (uint32_t p = 0; p < n; p++)
             r->k->gemm_packed(&(cpu_packed_args){.format = f,
                                                  .panel = k[p],
                                                  .x = s->x,
-                                                 .ahead = v[p],
+                                                 .ahead = k[p],
                                                  .n_blocks = n_blocks,
                                                  .n_tokens = j->n_queries,
                                                  .acc = s->acc[0] + p * CPU_PANEL});
@@ -125,64 +130,72 @@ static void multiply_keys(const cpu_run *r, const attention_job *j, const void *
     }
 }
 
+static void fetch_run(const uint8_t *run, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += MEM_LINE) __builtin_prefetch(run + i, 0, 2);
+}
+
 /* Scores of the groups of 16 tokens [first, end) of a span, of a q8_0 cache: a group is a panel of
- * weights, and the product the one of linear layers. */
+ * weights, and the product the one of linear layers. While two groups are worked on, a run of what
+ * is ahead is asked for. */
 static void score_q8(const cpu_run *r, const dev_op *op, const attention_job *j,
-                     const cpu_kv_span *kv, uint32_t first, uint32_t end, cpu_scratch *s) {
+                     const cpu_kv_span *kv, uint32_t first, uint32_t end, cpu_ahead *ahead,
+                     cpu_scratch *s) {
     for (uint32_t g = first; g < end; g += 2) {
         uint32_t n = g + 1 < end ? 2 : 1;
-        multiply_keys(r, j, kv->k + g, kv->v + g, n, op->head_dim / CPU_BLOCK, s);
+        if (ahead->first < ahead->end) fetch_run(ahead->runs[ahead->first++], ahead->bytes);
+        multiply_keys(r, j, kv->k + g, n, op->head_dim / CPU_BLOCK, s);
         r->k->store_sums(s->acc[0], NULL, j->n_queries, n * CPU_PANEL, s->scores + g * 16,
                          CPU_SPAN);
     }
 }
 
-/* The keys that this member takes after those of a span: NULL where it isn't known, or where they
- * needn't be asked for. */
-static const void *const *next_keys(const cpu_run *r, const dev_op *op, const attention_job *j,
-                                    uint32_t span, const attention_job *next, cpu_scratch *s,
-                                    cpu_kv_span *kv) {
+/* What of a span the rows of a job see: tokens [*begin, *end). */
+static void seen_of_span(const attention_job *j, uint32_t span, uint32_t *begin, uint32_t *end) {
+    uint32_t base = span * CPU_SPAN;
+    *begin = j->begin > base ? j->begin : base;
+    *end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
+}
+
+/* What this member takes after a span of a job, `next` (NULL: unknown) being the job after it;
+ * nothing for many queries, which do not wait for memory. */
+static cpu_ahead find_ahead(const cpu_run *r, const dev_op *op, const attention_job *j,
+                            uint32_t span, const attention_job *next) {
     bool same = span + 1 < j->end_span;
     if (same) next = j;
-    if (j->n_queries > CPU_WIDEN_QUERIES || r->c->kv->lanes != 16 || next == NULL) return NULL;
-    uint32_t base = (same ? span + 1 : next->span) * CPU_SPAN;
-    uint32_t begin = next->begin > base ? next->begin : base;
-    uint32_t end = next->end < base + CPU_SPAN ? next->end : base + CPU_SPAN;
-    cpu_kv_view(r->k, r->c->kv, op->group, op->layer, next->seq->blocks[op->group], next->kv_head,
-                begin, end, false, s->k, s->v, kv);
-    return kv->k;
+    if (j->n_queries > CPU_WIDEN_QUERIES || next == NULL) return (cpu_ahead){.end = 0};
+    uint32_t begin, end;
+    seen_of_span(next, same ? span + 1 : next->span, &begin, &end);
+    return cpu_kv_ahead(r->c->kv, op->group, op->layer, next->seq->blocks[op->group], next->kv_head,
+                        begin, end);
 }
 
 /* Makes the partials of every query of the job: m, l [n_queries] and s->partial. */
 static void attend_span(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
-                        const attention_job *after, const float *q, size_t ldq, cpu_scratch *s,
-                        float *m, float *l) {
-    uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads;
-    uint32_t begin = j->begin > base ? j->begin : base;
-    uint32_t end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
-    cpu_kv_span kv, next = {0};
+                        const attention_job *next, cpu_scratch *s, float *m, float *l) {
+    uint32_t base = span * CPU_SPAN, gqa = op->n_heads / op->n_kv_heads, begin, end;
+    seen_of_span(j, span, &begin, &end);
+    cpu_kv_span kv;
     cpu_kv_view(r->k, r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin,
                 end, j->n_queries > CPU_WIDEN_QUERIES, s->k, s->v, &kv);
+    cpu_ahead ahead = find_ahead(r, op, j, span, next);
     bool q8 = is_q8(r, op);
-    if (q8) score_q8(r, op, j, &kv, (begin - base) / 16, (end - base + 15) / 16, s);
+    if (q8) score_q8(r, op, j, &kv, (begin - base) / 16, (end - base + 15) / 16, &ahead, s);
     if (kv.type == DEV_KV_Q8_0) cpu_kv_scales(r->k, &kv, op->head_dim, begin, end, s->scales);
-    const float *queries[CPU_QUERIES];
     uint32_t begins[CPU_QUERIES], ends[CPU_QUERIES];
     for (uint32_t i = 0; i < j->n_queries; i++) {
         uint32_t from, to;
-        queries[i] = query(op, j, i, q, ldq);
         visible(op, (uint32_t)r->c->batch.positions[j->first + i / gqa], &from, &to);
         begins[i] = from > base ? from - base : 0;
         ends[i] = to < base ? 0 : to - base < CPU_SPAN ? to - base : CPU_SPAN;
     }
     r->k->attend(&(cpu_span_args){.k = q8 ? NULL : kv.k,
                                   .v = kv.v,
-                                  .next = next_keys(r, op, j, span, after, s, &next),
+                                  .ahead = &ahead,
                                   .type = kv.type,
                                   .scales = s->scales,
                                   .head_dim = op->head_dim,
                                   .n = j->n_queries,
-                                  .q = queries,
+                                  .q = s->queries,
                                   .begin = begins,
                                   .end = ends,
                                   .scale = op->scale,
@@ -203,9 +216,9 @@ static void run_block(const cpu_run *r, const dev_op *op, const attention_job *j
     float m[CPU_QUERIES], l[CPU_QUERIES], span_m[CPU_QUERIES], span_l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
     memset(l, 0, sizeof l);
-    quantize_queries(r, op, j, q, ldq, s);
+    prepare_queries(r, op, j, q, ldq, s);
     for (uint32_t span = j->span; span < j->end_span; span++) {
-        attend_span(r, op, j, span, next, q, ldq, s, span_m, span_l);
+        attend_span(r, op, j, span, next, s, span_m, span_l);
         for (uint32_t i = 0; i < j->n_queries; i++)
             r->k->merge(&m[i], &l[i], s->state + (size_t)i * dim, span_m[i], span_l[i],
                         s->partial + (size_t)i * dim, dim);
@@ -228,8 +241,8 @@ static void run_split(const cpu_run *r, const dev_op *op, const attention_job *j
                       const attention_job *next, const float *q, size_t ldq, cpu_scratch *s) {
     float m[CPU_QUERIES], l[CPU_QUERIES];
     uint32_t dim = op->head_dim, gqa = op->n_heads / op->n_kv_heads;
-    quantize_queries(r, op, j, q, ldq, s);
-    attend_span(r, op, j, j->span, next, q, ldq, s, m, l);
+    prepare_queries(r, op, j, q, ldq, s);
+    attend_span(r, op, j, j->span, next, s, m, l);
     for (uint32_t i = 0; i < j->n_queries; i++) {
         size_t at = partial_at(r, op, j->first + i / gqa, j->kv_head * gqa + i % gqa, j->span);
         r->c->split_ml[2 * at] = m[i];

@@ -297,6 +297,7 @@ static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     for (int i = 0; i < 2; i++) s->acc[i] = take(a, (size_t)CPU_TOKENS * CPU_PAIR, sizeof(float));
     s->k = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
     s->v = take(a, (size_t)c->max_head_dim * CPU_SPAN, sizeof(float));
+    s->queries = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->scores = take(a, (size_t)CPU_QUERIES * CPU_SPAN, sizeof(float));
     s->partial = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
     s->state = take(a, (size_t)CPU_QUERIES * c->max_head_dim, sizeof(float));
@@ -304,8 +305,8 @@ static bool make_scratch(dev_compiled *c, cpu_scratch *s) {
     size_t n_blocks = (c->max_head_dim + CPU_BLOCK - 1) / CPU_BLOCK;
     s->scales = take(a, CPU_SPAN * n_blocks, sizeof(float));
     s->x = take(a, CPU_QUERIES * n_blocks, sizeof *s->x);
-    return s->panel && s->blocks && s->acc[0] && s->acc[1] && s->k && s->v && s->scores &&
-           s->partial && s->state && s->entry && s->scales && s->x;
+    return s->panel && s->blocks && s->acc[0] && s->acc[1] && s->k && s->v && s->queries &&
+           s->scores && s->partial && s->state && s->entry && s->scales && s->x;
 }
 
 static ridge_status make_buffers(compiler *k) {

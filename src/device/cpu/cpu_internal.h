@@ -138,15 +138,23 @@ typedef struct {
     uint32_t n_rows;
 } cpu_fgemm_args;
 
+/* Runs of keys and values that are needed after those that are worked on, in the order in which
+ * they lie in memory. */
+typedef struct {
+    const uint8_t *runs[CPU_SPAN / 16];
+    uint32_t first, end; /* not asked for yet are runs [first, end) */
+    uint32_t bytes;      /* of each */
+} cpu_ahead;
+
 /* One span of context against n queries that share a KV head. */
 typedef struct {
     /* of each 16 tokens: keys [head_dim][16], values [16][head_dim] */
     const void *const *k, *const *v; /* [CPU_SPAN / 16]; k NULL: the scores are there already */
-    const void *const *next;         /* keys that will be asked for after these; NULL: unknown */
+    const cpu_ahead *ahead;          /* asked for meanwhile */
     dev_kv_type type;                /* of both */
     const float *scales;             /* q8_0: of v, [CPU_SPAN][head_dim / 32] */
     uint32_t head_dim, n;
-    const float *const *q;       /* [n] -> [head_dim] */
+    const float *q;              /* packed by pack_queries */
     const uint32_t *begin, *end; /* [n] visible tokens of the span; begin >= end: none */
     float scale, softcap;
     float *scores; /* [n][256], before they are scaled; then scratch */
@@ -185,6 +193,8 @@ typedef struct {
     void (*softcap)(const float *x, float cap, float *out, uint32_t n);
     void (*rope_neox)(float *x, const float *cosine, const float *sine, uint32_t half);
     void (*rope_pairs)(float *x, const float *cosine, const float *sine, uint32_t half);
+    /* Queries q [n] -> [head_dim] in the order in which attend reads them: out [n * head_dim]. */
+    void (*pack_queries)(const float *const *q, uint32_t n, uint32_t head_dim, float *out);
     void (*attend)(const cpu_span_args *a);
     /* Adds a partial to a running one (l = 0 at first): the merge in span order. */
     void (*merge)(float *m, float *l, float *o, float m2, float l2, const float *o2, uint32_t n);
@@ -228,8 +238,8 @@ struct dev_weight {
 struct dev_kv {
     dev_kv_layout layout;
     struct {
-        uint8_t *k, *v;            /* [n_blocks][n_layers][n_kv_heads][block_size / lanes] runs */
-        size_t block_bytes, bytes; /* of k, and of v */
+        uint8_t *data; /* [n_blocks][n_layers][n_kv_heads][block_size / lanes] runs */
+        size_t block_bytes, bytes;
     } groups[DEV_MAX_GROUPS];
     uint32_t lanes; /* tokens of a run: 16, or block_size if no multiple of it */
 };
@@ -277,6 +287,10 @@ typedef struct {
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
                  float *key, float *value, cpu_kv_span *out);
+/* The same tokens as what is asked for ahead: nothing where the pool's blocks are no multiple
+ * of 16. */
+cpu_ahead cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                       uint32_t kv_head, uint32_t begin, uint32_t end);
 /* The scales of the values of such tokens [begin, end), where their type is still q8_0: in
  * [256][head_dim / 32] those of a token at its place in the span. */
 void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
@@ -329,6 +343,7 @@ typedef struct {
     float *k, *v;       /* [256 * max_head_dim] each: a staged span */
     float *scales;      /* [256 * max_head_dim / 32] of its values */
     cpu_xblock *x;      /* [CPU_QUERIES * max_head_dim / 32]: queries, quantised */
+    float *queries;     /* [CPU_QUERIES * max_head_dim]: packed */
     float *scores;      /* [CPU_QUERIES][256] */
     float *partial;     /* [CPU_QUERIES][max_head_dim] */
     float *state;       /* [CPU_QUERIES][max_head_dim] */

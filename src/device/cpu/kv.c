@@ -1,7 +1,8 @@
 /* device/cpu/kv: the pool of keys and values.
  *
  * A block holds, for each layer and head, runs of `lanes` tokens: 16, or the whole block where its
- * size is no multiple of 16. In a run of n tokens lie
+ * size is no multiple of 16; the values of a run follow its keys, so that what is read together
+ * lies together. In a run of n tokens lie
  *
  *     f16, f32   keys [head_dim][n], so that the scores of n tokens are made together without a sum
  *                across lanes; values [n][head_dim]
@@ -24,10 +25,8 @@
 void cpu_kv_free(device *d, dev_kv *kv) {
     (void)d;
     if (kv == NULL) return;
-    for (uint32_t g = 0; g < kv->layout.n_groups; g++) {
-        mem_unmap(kv->groups[g].k, kv->groups[g].bytes);
-        mem_unmap(kv->groups[g].v, kv->groups[g].bytes);
-    }
+    for (uint32_t g = 0; g < kv->layout.n_groups; g++)
+        mem_unmap(kv->groups[g].data, kv->groups[g].bytes);
     mem_free(kv);
 }
 
@@ -58,16 +57,15 @@ static ridge_status check_layout(const dev_kv_layout *l, ridge_error *err) {
 /* No size is beyond what can be counted if the largest, of all entries in f32, is not. */
 static bool map_group(dev_kv *kv, uint32_t g) {
     const dev_kv_group *group = &kv->layout.groups[g];
-    size_t most = sizeof(float);
+    size_t most = 2 * sizeof(float);
     if (!mem_mul(most, group->head_dim, &most) || !mem_mul(most, group->n_kv_heads, &most) ||
         !mem_mul(most, kv->layout.block_size, &most) || !mem_mul(most, group->n_layers, &most) ||
         !mem_mul(most, group->n_blocks, &most))
         return false;
-    kv->groups[g].block_bytes = dev_kv_bytes_per_block(&kv->layout, g) / 2;
+    kv->groups[g].block_bytes = dev_kv_bytes_per_block(&kv->layout, g);
     kv->groups[g].bytes = kv->groups[g].block_bytes * group->n_blocks;
-    kv->groups[g].k = mem_map(kv->groups[g].bytes);
-    kv->groups[g].v = mem_map(kv->groups[g].bytes);
-    return kv->groups[g].k != NULL && kv->groups[g].v != NULL;
+    kv->groups[g].data = mem_map(kv->groups[g].bytes);
+    return kv->groups[g].data != NULL;
 }
 
 ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout, ridge_error *err) {
@@ -88,56 +86,90 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
 
 /* Whole blocks --------------------------------------------------------------------------------- */
 
+static uint8_t *block_at(const dev_kv *kv, uint32_t group, int32_t block) {
+    return kv->groups[group].data + (size_t)block * kv->groups[group].block_bytes;
+}
+
 /* What lies past n_tokens in the source is overwritten before it is read. */
 void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
                  uint32_t n_tokens) {
     (void)d;
     (void)n_tokens;
-    size_t n = kv->groups[group].block_bytes, src = (size_t)from * n, dst = (size_t)to * n;
-    memcpy(kv->groups[group].k + dst, kv->groups[group].k + src, n);
-    memcpy(kv->groups[group].v + dst, kv->groups[group].v + src, n);
+    memcpy(block_at(kv, group, to), block_at(kv, group, from), kv->groups[group].block_bytes);
 }
 
-/* Keys, then values. */
+static uint32_t runs_per_layer(const dev_kv *kv, uint32_t group) {
+    return kv->layout.groups[group].n_kv_heads * (kv->layout.block_size / kv->lanes);
+}
+
+static size_t key_run_bytes(const dev_kv *kv, uint32_t group, uint32_t layer) {
+    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
+    return kv->lanes * dev_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
+}
+
+/* Outside the pool a block is all of its keys, then all of its values: what files have. */
+
 void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to) {
     (void)d;
-    size_t n = kv->groups[group].block_bytes, at = (size_t)block * n;
-    memcpy(to, kv->groups[group].k + at, n);
-    memcpy((uint8_t *)to + n, kv->groups[group].v + at, n);
+    const uint8_t *run = block_at(kv, group, block);
+    uint8_t *keys = to, *values = keys + kv->groups[group].block_bytes / 2;
+    for (uint32_t l = 0; l < kv->layout.groups[group].n_layers; l++) {
+        size_t n = key_run_bytes(kv, group, l);
+        for (uint32_t i = 0; i < runs_per_layer(kv, group); i++) {
+            memcpy(keys, run, n);
+            memcpy(values, run + n, n);
+            keys += n;
+            values += n;
+            run += 2 * n;
+        }
+    }
 }
 
 void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from) {
     (void)d;
-    size_t n = kv->groups[group].block_bytes, at = (size_t)block * n;
-    memcpy(kv->groups[group].k + at, from, n);
-    memcpy(kv->groups[group].v + at, (const uint8_t *)from + n, n);
+    uint8_t *run = block_at(kv, group, block);
+    const uint8_t *keys = from, *values = keys + kv->groups[group].block_bytes / 2;
+    for (uint32_t l = 0; l < kv->layout.groups[group].n_layers; l++) {
+        size_t n = key_run_bytes(kv, group, l);
+        for (uint32_t i = 0; i < runs_per_layer(kv, group); i++) {
+            memcpy(run, keys, n);
+            memcpy(run + n, values, n);
+            keys += n;
+            values += n;
+            run += 2 * n;
+        }
+    }
 }
 
 /* One token ------------------------------------------------------------------------------------ */
 
-/* Where the runs of one layer and head begin in k and v. The layers of a block lie together: what a
- * short context touches is small, though the pool's pages are huge. */
+/* The runs of one layer and head. The layers of a block lie together: what a short context touches
+ * is small, though the pool's pages are huge. */
 typedef struct {
+    const dev_kv *kv;
+    uint32_t group;
     const int32_t *blocks;
-    uint32_t block_size, lanes;
-    size_t block_bytes, run_bytes, first; /* first: of the runs in a block */
+    size_t key_bytes, bytes, first; /* of a run: its keys, all of it; of the runs in a block */
 } kv_runs;
 
 static kv_runs find_runs(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
                          uint32_t head) {
     const dev_kv_layout *l = &kv->layout;
-    dev_kv_type type = dev_kv_layer_type(l, group, layer);
-    kv_runs r = {.blocks = blocks, .block_size = l->block_size, .lanes = kv->lanes};
-    r.block_bytes = kv->groups[group].block_bytes;
-    r.run_bytes = kv->lanes * dev_kv_entry_bytes(type, l->groups[group].head_dim);
-    r.first =
-        dev_kv_layers_bytes(l, group, layer) / 2 + head * (l->block_size / kv->lanes) * r.run_bytes;
+    kv_runs r = {.kv = kv, .group = group, .blocks = blocks};
+    r.key_bytes = key_run_bytes(kv, group, layer);
+    r.bytes = 2 * r.key_bytes;
+    r.first = dev_kv_layers_bytes(l, group, layer) + head * (l->block_size / kv->lanes) * r.bytes;
     return r;
 }
 
-static size_t run_at(const kv_runs *r, uint32_t position) {
-    return (size_t)r->blocks[position / r->block_size] * r->block_bytes + r->first +
-           position % r->block_size / r->lanes * r->run_bytes;
+/* The run, the n-th of its block, of that head: its keys; the values are key_bytes further. */
+static uint8_t *run_at(const kv_runs *r, uint32_t block, uint32_t n) {
+    return block_at(r->kv, r->group, r->blocks[block]) + r->first + n * r->bytes;
+}
+
+static uint8_t *run_of(const kv_runs *r, uint32_t position) {
+    uint32_t size = r->kv->layout.block_size;
+    return run_at(r, position / size, position % size / r->kv->lanes);
 }
 
 /* A block of 32 values of the keys of a run of q8_0: its scales; its quants are 2 * lanes further.
@@ -203,9 +235,9 @@ void cpu_kv_write(const cpu_kernels *kernels, dev_kv *kv, uint32_t group, uint32
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t h = 0; h < kv->layout.groups[group].n_kv_heads; h++, k += dim, v += dim) {
         kv_runs runs = find_runs(kv, group, layer, blocks, h);
-        size_t run = run_at(&runs, position);
-        write_key(kernels, type, kv->groups[group].k + run, lanes, lane, k, dim, scratch);
-        write_value(kernels, type, kv->groups[group].v + run, lanes, lane, v, dim);
+        uint8_t *run = run_of(&runs, position);
+        write_key(kernels, type, run, lanes, lane, k, dim, scratch);
+        write_value(kernels, type, run + runs.key_bytes, lanes, lane, v, dim);
     }
 }
 
@@ -253,14 +285,27 @@ static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group,
     uint32_t dim = kv->layout.groups[group].head_dim, lanes = kv->lanes;
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     for (uint32_t t = begin; t < end; t++) {
-        size_t run = run_at(runs, t);
-        const uint8_t *k = kv->groups[group].k + run, *v = kv->groups[group].v + run;
+        const uint8_t *k = run_of(runs, t), *v = k + runs->key_bytes;
         uint32_t lane = t % kv->layout.block_size % lanes;
         if (type == DEV_KV_Q8_0)
             gather_q8(kernels, k, v, lanes, lane, dim, t % 16, (uint8_t *)key, value);
         else
             gather_one(kernels, type == DEV_KV_F16, k, v, lanes, lane, dim, t % 16, key, value);
     }
+}
+
+/* The runs of 16 with tokens [begin, end) of a span; how many. */
+static uint32_t find_span(const kv_runs *r, uint32_t begin, uint32_t end,
+                          const uint8_t *out[CPU_SPAN / 16]) {
+    uint32_t per_block = r->kv->layout.block_size / 16, n = 0;
+    uint32_t block = begin / 16 / per_block, run = begin / 16 % per_block;
+    for (uint32_t t = begin & ~15u; t < end; t += 16) {
+        out[n++] = run_at(r, block, run);
+        if (++run < per_block) continue;
+        run = 0;
+        block++;
+    }
+    return n;
 }
 
 /* Slot i of a span: the run of 16 at k and v, of a type and head_dim. */
@@ -285,24 +330,34 @@ static void view_run(const cpu_kernels *kernels, dev_kv_type type, uint32_t dim,
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
                  float *key, float *value, cpu_kv_span *out) {
-    uint32_t dim = kv->layout.groups[group].head_dim, n = 16 * dim;
+    uint32_t dim = kv->layout.groups[group].head_dim, n = 16 * dim, i = begin % CPU_SPAN / 16;
     dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
     kv_runs runs = find_runs(kv, group, layer, blocks, kv_head);
     out->type = kv->lanes == 16 && !widen ? type : DEV_KV_F32;
-    for (uint32_t t = begin & ~15u; t < end; t += 16) {
-        uint32_t i = t % CPU_SPAN / 16;
-        float *k = key + (size_t)i * n, *v = value + (size_t)i * n;
-        if (kv->lanes == 16) {
-            size_t run = run_at(&runs, t);
-            view_run(kernels, type, dim, kv->groups[group].k + run, kv->groups[group].v + run,
-                     widen, k, v, i, out);
-            continue;
-        }
-        out->k[i] = k;
-        out->v[i] = v;
-        gather(kernels, kv, group, layer, &runs, t < begin ? begin : t, t + 16 < end ? t + 16 : end,
-               k, v);
+    if (kv->lanes == 16) {
+        const uint8_t *found[CPU_SPAN / 16];
+        uint32_t n_found = find_span(&runs, begin, end, found);
+        for (uint32_t f = 0; f < n_found; f++, i++)
+            view_run(kernels, type, dim, found[f], found[f] + runs.key_bytes, widen,
+                     key + (size_t)i * n, value + (size_t)i * n, i, out);
+        return;
     }
+    for (uint32_t t = begin & ~15u; t < end; t += 16, i++) {
+        out->k[i] = key + (size_t)i * n;
+        out->v[i] = value + (size_t)i * n;
+        gather(kernels, kv, group, layer, &runs, t < begin ? begin : t, t + 16 < end ? t + 16 : end,
+               key + (size_t)i * n, value + (size_t)i * n);
+    }
+}
+
+cpu_ahead cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                       uint32_t kv_head, uint32_t begin, uint32_t end) {
+    cpu_ahead ahead = {.end = 0};
+    if (kv->lanes != 16) return ahead;
+    kv_runs runs = find_runs(kv, group, layer, blocks, kv_head);
+    ahead.bytes = (uint32_t)runs.bytes;
+    ahead.end = find_span(&runs, begin, end, ahead.runs);
+    return ahead;
 }
 
 void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
