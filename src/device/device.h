@@ -115,6 +115,7 @@ typedef struct {
     const dev_seq *seqs;      /* [n_seqs] */
     /* Of all ranks that share experts; 0: each has as many tokens as this one (counted only). */
     uint32_t n_group_tokens;
+    bool group_halves; /* with that: all of them have enough for two halves (count.h) */
 } dev_batch;
 
 typedef struct {

@@ -48,13 +48,14 @@ static void add_step(sim_step *to, const sim_step *step) {
     dev_account_add(&to->account, &step->account);
 }
 
-ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
-                          sim_step *out, ridge_error *err) {
+ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, const dev_batch *group, sim_step *out,
+                          ridge_error *err) {
     static const dev_seq nothing = {.n_rows = 1, .n_context = 1};
     dev_batch batch = {.n_tokens = 1, .n_seqs = 1, .seqs = &nothing};
     l->n_wanted = 0;
     if (l->plan.n_sequences > 0) batch = batch_of(s, l);
-    batch.n_group_tokens = n_group_tokens;
+    batch.n_group_tokens = group->n_group_tokens;
+    batch.group_halves = group->group_halves;
     RIDGE_TRY(p->step(p->step_context, &batch, l->n_wanted, out, err));
     if (l->guessing.seconds > 0) {
         add_step(out, &l->guessing);

@@ -82,9 +82,9 @@ struct sim {
 /* lane.c */
 void lane_add(lane *l, sim_request *q);
 void lane_plan(lane *l); /* the next step */
-/* What it takes, in a team that computes n_group_tokens together (0: alone). */
-ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, uint32_t n_group_tokens,
-                          sim_step *out, ridge_error *err) RIDGE_CHECKED;
+/* What it takes, beside others of which `group` says what a batch says of them. */
+ridge_status lane_execute(sim *s, lane *l, const sim_pool *p, const dev_batch *group, sim_step *out,
+                          ridge_error *err) RIDGE_CHECKED;
 /* The step is over, it took so long. */
 ridge_status lane_finish(sim *s, lane *l, const sim_pool *p, double seconds,
                          ridge_error *err) RIDGE_CHECKED;

@@ -1,6 +1,7 @@
 /* plan/team: lanes that step together, and their way through the stages (sim.h). */
 #include <math.h>
 
+#include "device/count/count.h"
 #include "plan/sim_internal.h"
 
 static bool has_work(const team *t) {
@@ -9,12 +10,17 @@ static bool has_work(const team *t) {
     return false;
 }
 
-/* Of all lanes together; one that has no sequence computes a row, too. */
-static uint32_t count_tokens(const team *t) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->n_lanes; i++)
-        n += t->lanes[i].plan.n_tokens > 0 ? t->lanes[i].plan.n_tokens : 1;
-    return n;
+/* What each lane's batch says of all of them; one that has no sequence computes a row, too. */
+static dev_batch group_of(const team *t) {
+    dev_batch group = {.group_halves = true};
+    if (t->n_lanes == 1) return (dev_batch){0};
+    for (uint32_t i = 0; i < t->n_lanes; i++) {
+        const sched_plan *plan = &t->lanes[i].plan;
+        group.n_group_tokens += plan->n_tokens > 0 ? plan->n_tokens : 1;
+        group.group_halves =
+            group.group_halves && count_worth_halving(plan->n_tokens, plan->n_sequences);
+    }
+    return group;
 }
 
 /* When a step that begins now has passed every stage and link. */
@@ -37,11 +43,11 @@ static void join(sim_step *all, const sim_step *one) {
 ridge_status team_start(sim *s, team *t, ridge_error *err) {
     if (t->busy || t->stages->free_s[0] > s->now_s || !has_work(t)) return RIDGE_OK;
     for (uint32_t i = 0; i < t->n_lanes; i++) lane_plan(&t->lanes[i]);
-    uint32_t n_group_tokens = t->n_lanes > 1 ? count_tokens(t) : 0;
-    RIDGE_TRY(lane_execute(s, &t->lanes[0], t->pool, n_group_tokens, &t->step, err));
+    const dev_batch group = group_of(t);
+    RIDGE_TRY(lane_execute(s, &t->lanes[0], t->pool, &group, &t->step, err));
     for (uint32_t i = 1; i < t->n_lanes; i++) {
         sim_step one;
-        RIDGE_TRY(lane_execute(s, &t->lanes[i], t->pool, n_group_tokens, &one, err));
+        RIDGE_TRY(lane_execute(s, &t->lanes[i], t->pool, &group, &one, err));
         join(&t->step, &one);
     }
     t->end_s = pass(t->stages, &t->step, s->now_s);

@@ -26,6 +26,7 @@ typedef struct {
     dev_kv *kv;
     dev_compiled *c;
     uint32_t n_group_tokens;
+    bool group_halves;
 } rig;
 
 static void near(double found, double expected, double tolerance) {
@@ -104,7 +105,8 @@ static dev_account run(const rig *r, const load *l) {
                        .tokens = tokens,
                        .positions = positions,
                        .seqs = seqs,
-                       .n_group_tokens = r->n_group_tokens};
+                       .n_group_tokens = r->n_group_tokens,
+                       .group_halves = r->group_halves};
     const uint32_t rows[DEV_HEAD_ROWS] = {0};
     ridge_error err = {0};
     const device_vtable *v = r->d->vtable;
@@ -368,7 +370,11 @@ static dev_account run_alike(const rig *r, uint32_t n_seqs, uint32_t n_rows) {
     dev_seq seqs[128];
     dev_account a;
     ridge_error err = {0};
-    const dev_batch batch = {.n_tokens = n_seqs * n_rows, .n_seqs = n_seqs, .seqs = seqs};
+    const dev_batch batch = {.n_tokens = n_seqs * n_rows,
+                             .n_seqs = n_seqs,
+                             .seqs = seqs,
+                             .n_group_tokens = r->n_group_tokens,
+                             .group_halves = r->group_halves};
     assert_in_range(n_seqs, 1, 128);
     for (uint32_t s = 0; s < n_seqs; s++)
         seqs[s] = (dev_seq){.first_row = s * n_rows, .n_rows = n_rows, .n_context = 2000};
@@ -408,6 +414,12 @@ static void check_halves(const model_config *part, count_params p, bool links) {
         near(bounds[ROOF_LINK], links ? exchanged : fmin(computed / 2, exchanged) / 4,
              1e-9 * exchanged);
     }
+    /* all ranks or none */
+    halved.n_group_tokens = plain.n_group_tokens = 32 * 64;
+    near(run_alike(&halved, 64, 1).seconds, run_alike(&plain, 64, 1).seconds, 0);
+    halved.group_halves = true;
+    assert_true(run_alike(&halved, 4, 1).weight_bytes > run_alike(&plain, 4, 1).weight_bytes);
+    halved.n_group_tokens = plain.n_group_tokens = 0;
     /* fewer are not worth it */
     near(run_alike(&halved, 31, 1).seconds, run_alike(&plain, 31, 1).seconds, 0);
     near(run_alike(&halved, 1, 511).seconds, run_alike(&plain, 1, 511).seconds, 0);

@@ -386,6 +386,10 @@ def test_explain(ridge):
     counted = p["counted"]["decode"]
     assert sum(o["seconds"] for o in p["operations"]) == near(counted["seconds"], 1e-9)
     assert sum(o["bytes"] for o in p["operations"]) == near(counted["weight_bytes_read"] + counted["kv_bytes_read"], 1e-9)
+    halved = ridge.json("plan", "--model", "deepseek-v3", "--gpu", "h800", "--expert-parallel-size", 32, "--batch", 4096,
+                        "--context", 1000, "--enable-dbo", "--explain", "--json")
+    assert sum(o["seconds"] for o in halved["operations"]) == near(halved["counted"]["decode"]["seconds"], 1e-9)
+    assert halved["operations"][-1]["name"] == "hidden behind the other half" and halved["operations"][-1]["seconds"] < 0
     text = ridge.text("plan", *args)
     for part in ("2 x 32 x 8 x 128 x 2", "attention 32 heads of 128 on 8", "is not streamed"):
         assert part in text

@@ -311,10 +311,14 @@ static void count_kinds(count_device *d, count_kind *kinds, size_t n_kinds,
 
 /* Two halves of a step ------------------------------------------------------------------------- */
 
-static bool is_halved(const count_device *d, const dev_compiled *c, const count_step *step) {
-    bool prompts = step->groups[0][PROMPTS].n_rows > 0;
+bool count_worth_halving(uint32_t n_tokens, uint32_t n_seqs) {
+    return n_tokens >= (n_tokens > n_seqs ? COUNT_HALVED_PROMPTS : COUNT_HALVED_DECODES);
+}
+
+static bool is_halved(const count_device *d, const dev_compiled *c, const dev_batch *batch) {
     if (!d->params.halves || c->n_exchanges == 0) return false;
-    return step->n_rows >= (prompts ? COUNT_HALVED_PROMPTS : COUNT_HALVED_DECODES);
+    if (batch->n_group_tokens > 0) return batch->group_halves;
+    return count_worth_halving(batch->n_tokens, batch->n_seqs);
 }
 
 static count_step half_of(const count_step *step) {
@@ -331,12 +335,14 @@ static count_step half_of(const count_step *step) {
 
 /* Both halves have been counted one after the other: what of it is hidden takes no time, nor is it
  * waited for. Layers compute alike; between two exchanges of a half there is a piece of it. */
-static void hide(count_device *d, const dev_compiled *c) {
+static void hide(count_device *d, dev_compiled *c) {
     double computed = d->account.seconds - d->exchange_s, n_pieces = 2.0 * c->n_exchanges;
     double beside = computed * c->n_exchanges / (2.0 * c->n_layers);
     double hidden = fmin(beside, d->exchange_s) * (1 - 1 / n_pieces);
     double *link = &d->bounds[ROOF_LINK], other_links = *link - d->exchange_s;
     d->account.seconds -= hidden;
+    c->hidden_s += hidden;
+    c->n_halved++;
     if (d->exchange_s <= beside) {
         *link -= hidden;
         return;
@@ -364,7 +370,7 @@ static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const d
                           batch->n_tokens, batch->n_seqs, c->max_tokens);
     count_step step = {.n_rows = batch->n_tokens, .n_group_rows = batch->n_group_tokens, .kv = kv};
     look(c, batch, &step);
-    if (is_halved(count, c, &step))
+    if (is_halved(count, c, batch))
         count_halves(count, c, &step);
     else
         count_kinds(count, c->kinds, c->n_body, &step);
@@ -416,9 +422,20 @@ void device_count_bounds(const device *d, double out[ROOF_N_BOUNDS]) {
     memcpy(out, ((const count_device *)d)->bounds, sizeof(double[ROOF_N_BOUNDS]));
 }
 
+/* In the order of their seconds; how many there are then. */
+static size_t add_row(dev_profile_row *out, size_t n, size_t max, const dev_profile_row *row) {
+    if (n == max) return n;
+    size_t at = n;
+    for (; at > 0 && out[at - 1].seconds < row->seconds; at--) out[at] = out[at - 1];
+    out[at] = *row;
+    return n + 1;
+}
+
 static size_t count_profile(device *d, dev_compiled *c, dev_profile_row *out, size_t max) {
     (void)d;
     size_t n = 0;
+    dev_profile_row hidden = {
+        .name = "hidden behind the other half", .n = c->n_halved, .seconds = -c->hidden_s};
     for (size_t i = 0; i < c->n_kinds; i++) {
         count_kind *k = &c->kinds[i];
         dev_profile_row row = {
@@ -426,11 +443,11 @@ static size_t count_profile(device *d, dev_compiled *c, dev_profile_row *out, si
         count_name(&k->op, row.name);
         k->n_runs = 0;
         k->seconds = k->flops = k->bytes = 0;
-        if (n == max) continue;
-        size_t at = n++;
-        for (; at > 0 && out[at - 1].seconds < row.seconds; at--) out[at] = out[at - 1];
-        out[at] = row;
+        n = add_row(out, n, max, &row);
     }
+    if (c->n_halved > 0) n = add_row(out, n, max, &hidden);
+    c->n_halved = 0;
+    c->hidden_s = 0;
     return n;
 }
 

@@ -35,9 +35,13 @@
 #include "roof/efficiency.h"
 #include "roof/roof.h"
 
-/* Rows on a rank from which steps are cut: vLLM's defaults. */
+/* Rows on a rank from which steps are cut: vLLM's defaults, but that there a step in which every
+ * sequence has as many guesses counts as decodes. */
 #define COUNT_HALVED_DECODES 32
 #define COUNT_HALVED_PROMPTS 512 /* with a prompt, or guesses, among them */
+
+/* Is a rank's step worth two halves? Those that share experts cut theirs together, or none does. */
+bool count_worth_halving(uint32_t n_tokens, uint32_t n_seqs);
 
 typedef struct {
     const efficiency_profile *profile; /* outlives the device; NULL: every step takes 0 seconds */

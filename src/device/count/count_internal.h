@@ -30,6 +30,8 @@ struct dev_compiled {
     size_t n_kinds, n_body;
     uint32_t windows[DEV_MAX_GROUPS], n_groups;
     uint32_t n_layers, n_exchanges;      /* of rows, for experts: two in each layer that has any */
+    uint64_t n_halved;                   /* steps since the last profile */
+    double hidden_s;                     /* of the kinds' times in them */
     work_latent latents[DEV_MAX_GROUPS]; /* rank 0: keys and values themselves */
     uint32_t max_tokens;
     uint32_t n_tokens; /* of the last submit */
