@@ -104,7 +104,7 @@ static void multiply_keys(const cpu_run *r, const attention_job *j, const void *
             r->k->gemm_packed(&(cpu_packed_args){.format = f,
                                                  .panel = k[p],
                                                  .x = s->x,
-                                                 .ahead = k[p],
+                                                 .ahead = k[p], /* nothing more */
                                                  .n_blocks = n_blocks,
                                                  .n_tokens = j->n_queries,
                                                  .acc = s->acc[0] + p * CPU_PANEL});
@@ -136,13 +136,14 @@ static void fetch_run(const uint8_t *run, uint32_t bytes) {
 
 /* Scores of the groups of 16 tokens [first, end) of a span, of a q8_0 cache: a group is a panel of
  * weights, and the product the one of linear layers. While two groups are worked on, a run of what
- * is ahead is asked for. */
+ * is ahead is asked for; two where the sums that follow ask for none. */
 static void score_q8(const cpu_run *r, const dev_op *op, const attention_job *j,
                      const cpu_kv_span *kv, uint32_t first, uint32_t end, cpu_ahead *ahead,
                      cpu_scratch *s) {
     for (uint32_t g = first; g < end; g += 2) {
         uint32_t n = g + 1 < end ? 2 : 1;
-        if (ahead->first < ahead->end) fetch_run(ahead->runs[ahead->first++], ahead->bytes);
+        for (uint32_t i = r->k->fetches; i < 2 && ahead->first < ahead->end; i++)
+            fetch_run(ahead->runs[ahead->first++], ahead->bytes);
         multiply_keys(r, j, kv->k + g, n, op->head_dim / CPU_BLOCK, s);
         r->k->store_sums(s->acc[0], NULL, j->n_queries, n * CPU_PANEL, s->scores + g * 16,
                          CPU_SPAN);

@@ -138,8 +138,7 @@ typedef struct {
     uint32_t n_rows;
 } cpu_fgemm_args;
 
-/* Runs of keys and values that are needed after those that are worked on, in the order in which
- * they lie in memory. */
+/* Runs of keys and values that are needed after those that are worked on, in that order. */
 typedef struct {
     const uint8_t *runs[CPU_SPAN / 16];
     uint32_t first, end; /* not asked for yet are runs [first, end) */
@@ -150,7 +149,7 @@ typedef struct {
 typedef struct {
     /* of each 16 tokens: keys [head_dim][16], values [16][head_dim] */
     const void *const *k, *const *v; /* [CPU_SPAN / 16]; k NULL: the scores are there already */
-    const cpu_ahead *ahead;          /* asked for meanwhile */
+    const cpu_ahead *ahead;          /* asked for meanwhile, where the kernels' `fetches` says so */
     dev_kv_type type;                /* of both */
     const float *scales;             /* q8_0: of v, [CPU_SPAN][head_dim / 32] */
     uint32_t head_dim, n;
@@ -196,6 +195,7 @@ typedef struct {
     /* Queries q [n] -> [head_dim] in the order in which attend reads them: out [n * head_dim]. */
     void (*pack_queries)(const float *const *q, uint32_t n, uint32_t head_dim, float *out);
     void (*attend)(const cpu_span_args *a);
+    bool fetches;
     /* Adds a partial to a running one (l = 0 at first): the merge in span order. */
     void (*merge)(float *m, float *l, float *o, float m2, float l2, const float *o2, uint32_t n);
 } cpu_kernels;

@@ -44,6 +44,8 @@ static ridge_status check_layout(const dev_kv_layout *l, ridge_error *err) {
         if (group->n_layers == 0 || group->n_kv_heads == 0 || group->head_dim == 0 ||
             group->n_blocks == 0)
             return RIDGE_FAIL(err, RIDGE_EINVAL, "KV group %u is empty", g);
+        if (group->latent)
+            return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED, "a latent KV cache; this device has none");
         if (l->type == DEV_KV_Q8_0 && group->head_dim % CPU_BLOCK != 0)
             return RIDGE_FAIL(
                 err, RIDGE_EUNSUPPORTED,
