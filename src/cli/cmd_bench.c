@@ -444,9 +444,10 @@ static ridge_status check(bench_args *a, ridge_error *err) {
     uint32_t n;
     if (a->batch_list == NULL) a->batch_list = a->kernels ? "1,4,16,32,512" : "1";
     if (!parse_batches(a))
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--batch: expected numbers from 1 to %d, such as 1,4,16, found '%s'",
-                          MAX_BATCH, a->batch_list);
+        return RIDGE_FAIL(
+            err, RIDGE_EINVAL,
+            "--batch: expected up to %d numbers from 1 to %d, such as 1,4,16, found '%s'",
+            MAX_BATCHES, MAX_BATCH, a->batch_list);
     RIDGE_TRY(cli_whole(&n, "repeat", a->repeat, 1, MAX_REPEAT, err));
     RIDGE_TRY(cli_whole(&n, "prompt", a->prompt, 1, UINT32_MAX, err));
     if (a->kernels && (a->svg != NULL || a->profile || a->sampler))

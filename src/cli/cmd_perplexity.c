@@ -100,14 +100,14 @@ int cmd_perplexity(int argc, char **argv) {
         parsed = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n_args);
     if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, 2, 2);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
-    if (ctx < 4 || ctx > 1u << 20)
-        return cli_misused(usage, "--ctx: expected 4 to %u, found %lld", 1u << 20, (long long)ctx);
     ridge_error err = {0};
+    uint32_t n_window;
+    if (cli_whole(&n_window, "ctx", ctx, 4, 1u << 20, &err) != RIDGE_OK) return cli_refuse(&err);
     engine *e = NULL;
     char *text = NULL;
     int32_t *ids = NULL;
     size_t n = 0, n_ids = 0;
-    tally t = {.ctx = (uint32_t)ctx};
+    tally t = {.ctx = n_window};
     ridge_status status = file_read(&text, &n, argv[1], TEXT_LIMIT, &err);
     if (status == RIDGE_OK) status = engine_args_open(&e, &args, argv[0], &err);
     if (status == RIDGE_OK)

@@ -172,9 +172,10 @@ int cmd_plan_calibrate(int argc, char **argv) {
     int n = 0;
     static const char usage[] = "plan --calibrate MODEL [--output FILE]";
     int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n);
+    if (status == CLI_OK && (a.model == NULL || a.model[0] == '-'))
+        status = cli_misused(usage, "--calibrate needs a MODEL");
     if (status == CLI_OK) status = cli_count(usage, argv, n, 0, 0);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
-    if (a.model == NULL) return cli_misused(usage, "--calibrate needs a MODEL");
     calibration *c = mem_zalloc(1, sizeof *c);
     ridge_error err = {0};
     if (c == NULL) return cli_fail(&(ridge_error){.code = RIDGE_ENOMEM});
