@@ -174,8 +174,8 @@ static row_cut min_p_cut(const sampler *s, const sampler_params *p) {
 }
 
 static double weigh(sampler *s) {
-    return s->cut.limit > -FLT_MAX ? row_weigh_cut(&s->row, s->c, s->cut, s->mass)
-                                   : row_weigh(&s->row, s->c, s->mass);
+    bool all = s->cut.limit <= -FLT_MAX && s->cut.last == INT32_MAX;
+    return all ? row_weigh(&s->row, s->c, s->mass) : row_weigh_cut(&s->row, s->c, s->cut, s->mass);
 }
 
 static void truncate(sampler *s, const sampler_params *p) {

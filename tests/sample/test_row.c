@@ -150,9 +150,9 @@ static int32_t draw_by_sorting(double u, bool *sure) {
 }
 
 static sampler_params random_params(int round, int32_t n) {
-    const float temperatures[] = {1, .8f, .3f, 2, 5};
+    const float temperatures[] = {1, .8f, .3f, 2, 5, 100, 1e-4f};
     sampler_params p = sampler_params_default();
-    p.temperature = temperatures[below(5)];
+    p.temperature = temperatures[below(7)];
     p.seed = counter;
     if (round % 2 == 1) p.top_k = 1 + below(round % 4 == 1 ? 60 : n + 10);
     if (round % 3 != 0) p.top_p = (float)uniform();
