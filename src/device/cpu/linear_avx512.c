@@ -138,7 +138,7 @@ INLINE __m512i two(const int16_t *sums) {
 
 /* In 16 bits: the zero of a format; those with a minimum have none. */
 INLINE __m512i zero_of(const cpu_format *f) {
-    return _mm512_set1_epi16(f->zero_shift < 0 ? (short)0 : (short)(1 << f->zero_shift));
+    return _mm512_set1_epi16((short)(f->zero_shift < 0 ? 0 : 1 << f->zero_shift));
 }
 
 /* -zero * sum q, where the integer sum starts. */
