@@ -355,7 +355,6 @@ static void hide(count_device *d, dev_compiled *c) {
 
 static void count_halves(count_device *d, dev_compiled *c, const count_step *step) {
     const count_step half = half_of(step);
-    d->exchange_s = 0;
     for (int i = 0; i < 2; i++) count_kinds(d, c->kinds, c->n_body, &half);
     hide(d, c);
 }
@@ -364,6 +363,7 @@ static ridge_status count_submit(device *d, dev_compiled *c, dev_kv *kv, const d
                                  ridge_error *err) {
     count_device *count = (count_device *)d;
     count->account = (dev_account){0};
+    count->exchange_s = 0;
     memset(count->bounds, 0, sizeof count->bounds);
     if (batch->n_tokens == 0 || batch->n_tokens > c->max_tokens || batch->n_seqs > batch->n_tokens)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "batch of %u tokens in %u sequences, at most %u",
