@@ -108,7 +108,7 @@ static int parse_option(int argc, char **argv, int *i, const char *usage, const 
                                            "a number >= 0",
                                            "a number",
                                            "bytes such as 512M",
-                                           "no more than 15 of them"};
+                                           "a text, 15 times at most"};
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
     size_t len = equals != NULL ? (size_t)(equals - name) : strlen(name);
     const cli_option *o = find_option(options, n, name, len);
@@ -128,6 +128,13 @@ static int parse_option(int argc, char **argv, int *i, const char *usage, const 
         return CLI_OK;
     }
     const char *text = equals != NULL ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
+    if (equals == NULL && text != NULL && strncmp(text, "--", 2) == 0) {
+        fprintf(stderr,
+                "ridge: --%s: expected %s, found the option '%s' (a value that begins so "
+                "is given as --%s=VALUE)\n",
+                o->name, expected[o->kind], text, o->name);
+        return CLI_USAGE;
+    }
     if (text == NULL || !parse_value(o, text)) {
         fprintf(stderr, "ridge: --%s: expected %s, found '%s'\n", o->name, expected[o->kind],
                 text != NULL ? text : "nothing");

@@ -41,9 +41,10 @@ typedef struct {
 } cli_option;
 
 /* Parses options anywhere among the arguments ("--" ends them); positional arguments are moved to
- * the front of argv and counted in *n_args. Returns CLI_OK, or prints why and returns CLI_USAGE;
- * after --help it prints the usage line and the options and returns -1 (the command returns
- * CLI_OK). */
+ * the front of argv and counted in *n_args. A value is the next argument or stands after '='; one
+ * that begins with "--" must stand there, as the next argument it is an option and the value is
+ * missing. Returns CLI_OK, or prints why and returns CLI_USAGE; after --help it prints the usage
+ * line and the options and returns -1 (the command returns CLI_OK). */
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, size_t n_options,
               int *n_args);
 

@@ -172,7 +172,7 @@ int cmd_plan_calibrate(int argc, char **argv) {
     int n = 0;
     static const char usage[] = "plan --calibrate MODEL [--output FILE]";
     int status = cli_parse(argc, argv, usage, options, sizeof options / sizeof *options, &n);
-    if (status == CLI_OK && (a.model == NULL || a.model[0] == '-'))
+    if (status == CLI_OK && a.model == NULL)
         status = cli_misused(usage, "--calibrate needs a MODEL");
     if (status == CLI_OK) status = cli_count(usage, argv, n, 0, 0);
     if (status != CLI_OK) return status < 0 ? CLI_OK : status;
