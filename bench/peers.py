@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Speed of ridge and of its peers on this machine, in turn (A B C A B C ...), and the ratios.
 
-    bench/peers.py [--llama-python PYTHON] [--ik-bench PATH] [--openvino-python PYTHON] [--batch 4,16,32] [MODEL ...]
+    bench/peers.py [--llama-bench PATH] [--ik-bench PATH] [--openvino-python PYTHON] [--batch 4,16,32] [MODEL ...]
 
 Peers are those that are named; without any only ridge is measured.
-  --llama-python     a Python with llama-cpp-python (build it from source: its wheels are built for any machine)
-  --ik-bench         the llama-bench of an ik_llama.cpp that you built; for --batch also the llama-batched-bench beside it
-  --openvino-python  a Python with openvino-genai
+  --llama-bench      the llama-bench of a llama.cpp that you built; for --batch also the llama-batched-bench beside it
+  --ik-bench         the same two of an ik_llama.cpp
+  --openvino-python  a Python with openvino-genai; it has no batches
 
 Measured are the prefill of --prompt tokens and the decode of --gen tokens at that context; with --batch also how fast so
 many sequences decode together, each at a context of its own of --batch-context tokens. The same number of threads for
@@ -28,6 +28,7 @@ import tempfile
 import common
 
 HERE = pathlib.Path(__file__).resolve().parent
+DEFAULTS = [("default settings", [], [])]
 # ik_llama.cpp: what a user would know to try: (words, flags of llama-bench, flags of llama-batched-bench)
 IK_SETTINGS = [(f"{'with' if repack else 'no'} repacking, {'with' if flash else 'no'} flash attention",
                 ["-rtr", str(repack), "-fa", str(flash)], ["-rtr"] * repack + ["-no-fa"] * (1 - flash))
@@ -62,50 +63,50 @@ class Ridge:
         return rates
 
 
-class PythonPeer:
-    """A peer that a script beside this one drives, in the Python that has the peer's package."""
+class OpenVino:
+    name = "OpenVINO"
 
-    def __init__(self, name, python, script, has_batches):
-        self.name, self.python, self.script, self.has_batches = name, python, HERE / script, has_batches
+    def __init__(self, python):
+        self.python = python
 
     def run(self, path, args):
-        command = [self.python, self.script, "speed", path, args.prompt, args.gen, args.threads]
-        if args.batch and self.has_batches:
-            command += [",".join(map(str, args.batch)), args.batch_context, args.batch_gen]
-        out = common.run_json(list(map(str, command)))
+        out = common.run_json(list(map(str, [self.python, HERE / "openvino_peer.py", "speed", path, args.prompt, args.gen,
+                                             args.threads])))
         if "cannot_load" in out:
             raise CannotLoad(out["cannot_load"])
-        batches = {batch_key(n): rate for n, rate in out.get("batch", {}).items()}
-        return {"prefill": out["prefill"], "decode": out["decode"], **batches}
+        return out
 
 
-class Ik:
-    name = "ik_llama.cpp"
+class LlamaBench:
+    """llama-bench and llama-batched-bench, of llama.cpp or of a program that came of it."""
 
-    def __init__(self, bench):
-        self.bench, self.batched = bench, pathlib.Path(bench).with_name("llama-batched-bench")
+    def __init__(self, name, bench, candidates, at_context):
+        """candidates: settings, the fastest of which for a file is taken; at_context: flags of decode at a context."""
+        self.name, self.candidates, self.at_context = name, candidates, at_context
+        self.bench = os.path.abspath(bench)
+        self.batched = pathlib.Path(self.bench).with_name("llama-batched-bench")
         self.settings = {}  # per file
 
     def run(self, path, args):
         if path not in self.settings:
             self.settings[path] = self.fastest_settings(path, args)
-        words, flags, batched_flags = self.settings[path]
+        _, flags, batched_flags = self.settings[path]
         rates = self.speed(path, args, args.gen, flags)
         if args.batch and self.batched.exists():
             rates |= self.batch_speed(path, args, batched_flags)
         return rates
 
     def speed(self, path, args, n_gen, flags):
-        out = self.call([self.bench, "-m", path, "-t", str(args.threads), "-p", str(args.prompt), "-n", "0",
-                         "-gp", f"{args.prompt},{n_gen}", "-r", "1", "-o", "json", *flags]).stdout
-        prefill, decode = json.loads(out)
-        return {"prefill": prefill["avg_ts"], "decode": decode["avg_ts"]}
+        def rate(*what):
+            out = self.call([self.bench, "-m", path, "-t", args.threads, *what, "-r", 1, "-o", "json", *flags]).stdout
+            (row,) = json.loads(out)
+            return row["avg_ts"]
+        return {"prefill": rate("-p", args.prompt, "-n", 0), "decode": rate("-p", 0, *self.at_context(args.prompt, n_gen))}
 
     def batch_speed(self, path, args, flags):
         n_ctx = max(args.batch) * (args.batch_context + args.batch_gen)
-        done = self.call([self.batched, "-m", path, "-t", str(args.threads), "-c", str(n_ctx),
-                          "-npp", str(args.batch_context), "-ntg", str(args.batch_gen),
-                          "-npl", ",".join(map(str, args.batch)), *flags])
+        done = self.call([self.batched, "-m", path, "-t", args.threads, "-c", n_ctx, "-npp", args.batch_context,
+                          "-ntg", args.batch_gen, "-npl", ",".join(map(str, args.batch)), *flags])
         rows = re.findall(r"^\|[ \d.|]+\|$", done.stdout + done.stderr, re.M)
         columns = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]  # ..., B, ..., S_TG t/s, ...
         rates = {batch_key(row[2]): float(row[7]) for row in columns}
@@ -114,10 +115,13 @@ class Ik:
         return rates
 
     def fastest_settings(self, path, args):
+        if len(self.candidates) == 1:
+            return self.candidates[0]
+
         def score(settings):
             rates = self.speed(path, args, min(args.gen, 32), settings[1])
             return rates["prefill"] * rates["decode"]
-        return max(IK_SETTINGS, key=score)
+        return max(self.candidates, key=score)
 
     @staticmethod
     def call(command):
@@ -132,12 +136,13 @@ class Ik:
 
 def engines(args):
     found = [Ridge()]
-    if args.llama_python:
-        found.append(PythonPeer("llama.cpp", args.llama_python, "llama_peer.py", has_batches=True))
+    if args.llama_bench:
+        found.append(LlamaBench("llama.cpp", args.llama_bench, DEFAULTS, lambda prompt, gen: ["-n", gen, "-d", prompt]))
     if args.ik_bench:
-        found.append(Ik(os.path.abspath(args.ik_bench)))
+        found.append(LlamaBench("ik_llama.cpp", args.ik_bench, IK_SETTINGS,
+                                lambda prompt, gen: ["-n", 0, "-gp", f"{prompt},{gen}"]))
     if args.openvino_python:
-        found.append(PythonPeer("OpenVINO", args.openvino_python, "openvino_peer.py", has_batches=False))
+        found.append(OpenVino(args.openvino_python))
     return found
 
 
@@ -195,18 +200,20 @@ def print_results(results, peers, machine, args):
         rows.append(row)
     print(f"{machine.get('cpu', '?')}, {args.threads} threads, ridge {machine.get('isa', '?')}, {args.rounds} rounds")
     common.print_table(head, rows)
-    for model, words in {r["model"]: r["ik_settings"] for r in results if "ik_settings" in r}.items():
-        print(f"ik_llama.cpp on {model}: {words}")
+    for model, chosen in {r["model"]: r["settings"] for r in results}.items():
+        for name, words in chosen.items():
+            print(f"{name} on {model}: {words}")
 
 
 def measure_model(model, everyone, args):
     path = os.path.abspath(common.model_path(model))
     peers = [engine.name for engine in everyone[1:]]
     rounds, refused = measure(path, everyone, args)
-    settings = {"ik_settings": e.settings[path][0] for e in everyone if isinstance(e, Ik) and path in e.settings}
+    settings = {e.name: e.settings[path][0] for e in everyone
+                if isinstance(e, LlamaBench) and len(e.candidates) > 1 and path in e.settings}
     names = {"prefill": f"prefill {args.prompt}", "decode": f"decode {args.gen} at {args.prompt}"}
     names |= {batch_key(n): f"decode x{n} at {args.batch_context}" for n in args.batch}
-    return [{"model": common.short_name(path), "phase": name, "cannot_load": refused, **settings,
+    return [{"model": common.short_name(path), "phase": name, "cannot_load": refused, "settings": settings,
              **summarise(rounds, peers, phase)} for phase, name in names.items()]
 
 
@@ -223,7 +230,7 @@ def sizes(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=common.MODELS, metavar="MODEL")
-    parser.add_argument("--llama-python", metavar="PYTHON")
+    parser.add_argument("--llama-bench", metavar="PATH")
     parser.add_argument("--ik-bench", metavar="PATH")
     parser.add_argument("--openvino-python", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)

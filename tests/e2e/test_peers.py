@@ -17,24 +17,26 @@ results = [{"phase": "prefill", "batch": 1, "tokens_per_s": 1000.0 * calls}]
 results += [{"phase": "decode", "batch": n, "tokens_per_s": 100.0 * n * calls} for n in batches]
 print(json.dumps({"machine": MACHINE, "results": results}))
 """
-PYTHON = """
-if "bad.gguf" in args[2] and "openvino" in args[0]:
-    print(json.dumps({"cannot_load": "such a file"}))
-else:
-    batch = {n: 50.0 * int(n) for n in args[6].split(",")} if len(args) > 6 else {}
-    print(json.dumps({"prefill": 250.0, "decode": 20.0, "batch": batch}))
+OPENVINO = """
+print(json.dumps({"cannot_load": "such a file"} if "bad.gguf" in args[2] else {"prefill": 125.0, "decode": 10.0}))
 """
 LLAMA_BENCH = """
+print(json.dumps([{"avg_ts": 20.0 if "-d" in args else 250.0}]))
+"""
+IK_BENCH = """
 if "bad.gguf" in args[1]:
     sys.exit("main: error: failed to load model 'bad.gguf'")
 fast = "-rtr 1 -fa 0" in " ".join(args)
-print(json.dumps([{"avg_ts": 500.0 if fast else 400.0}, {"avg_ts": 50.0 if fast else 60.0}]))
+if "-gp" in args:
+    print(json.dumps([{"avg_ts": 50.0 if fast else 60.0}]))
+else:
+    print(json.dumps([{"avg_ts": 500.0 if fast else 400.0}]))
 """
 BATCHED_BENCH = """
 print("|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |", file=sys.stderr)
 print("|-------|--------|------|--------|----------|----------|----------|----------|----------|----------|", file=sys.stderr)
 for n in args[args.index("-npl") + 1].split(","):
-    print(f"|   256 |     32 | {n:>4} |   1088 |    1.252 |   817.61 |    0.346 |   {25.0 * int(n)} |    1.599 |   680.59 |",
+    print(f"|   256 |     32 | {n:>4} |   1088 |    1.252 |   817.61 |    0.346 |   {RATE * int(n)} |    1.599 |   680.59 |",
           file=sys.stderr)
 """
 
@@ -44,15 +46,17 @@ class Peers:
 
     def __init__(self, folder):
         self.folder = folder
-        self.ridge, self.llama = self.program("ridge", RIDGE), self.program("python-llama", PYTHON)
-        self.openvino = self.program("python-openvino", PYTHON)
-        self.ik, self.batched = self.program("llama-bench", LLAMA_BENCH), self.program("llama-batched-bench", BATCHED_BENCH)
-        self.all = ["--llama-python", self.llama, "--ik-bench", self.ik, "--openvino-python", self.openvino]
+        self.ridge, self.openvino = self.program("ridge", RIDGE), self.program("python-openvino", OPENVINO)
+        self.llama, self.ik = self.program("llama/llama-bench", LLAMA_BENCH), self.program("ik/llama-bench", IK_BENCH)
+        self.llama_batched = self.program("llama/llama-batched-bench", BATCHED_BENCH.replace("RATE", "50.0"))
+        self.ik_batched = self.program("ik/llama-batched-bench", BATCHED_BENCH.replace("RATE", "25.0"))
+        self.all = ["--llama-bench", self.llama, "--ik-bench", self.ik, "--openvino-python", self.openvino]
         for model in ("good.gguf", "bad.gguf"):
             (folder / model).write_text("")
 
     def program(self, name, body):
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!{sys.executable}\nimport json, pathlib, sys\nMACHINE, args = {MACHINE!r}, sys.argv[1:]\n"
                         f"log = pathlib.Path({str(self.folder / (name + '.log'))!r})\n"
                         "with log.open('a') as f: f.write(json.dumps(args) + '\\n')\n"
@@ -82,7 +86,7 @@ def test_without_peers_only_ridge(peers):
     assert [(r["phase"], r["ridge"], r["peers"]) for r in out["results"]] == \
         [("prefill 512", 2000.0, {}), ("decode 128 at 512", 200.0, {})]
     assert out["machine"] == MACHINE and "fastest" not in out["results"][0]
-    assert len(peers.calls("ridge")) == 3 and not peers.calls("llama-bench")
+    assert len(peers.calls("ridge")) == 3 and not peers.calls("ik/llama-bench")
 
 
 def test_ratios_and_their_spread(peers):
@@ -102,15 +106,32 @@ def test_ratios_and_their_spread(peers):
 def test_ik_runs_at_its_fastest_settings_and_says_which(peers):
     out = peers("--ik-bench", peers.ik, "--rounds", 2, "--batch", "4").stdout
     assert "with repacking, no flash attention" in out
-    tried = peers.calls("llama-bench")
-    assert len(tried) == 4 + 2 and all(call[-4:] == ["-rtr", "1", "-fa", "0"] for call in tried[4:])
-    assert all(call[-2:] == ["-rtr", "-no-fa"] for call in peers.calls("llama-batched-bench"))
+    tried = peers.calls("ik/llama-bench")
+    assert len(tried) == 2 * (4 + 2) and all(call[-4:] == ["-rtr", "1", "-fa", "0"] for call in tried[2 * 4:])
+    assert all(call[-2:] == ["-rtr", "-no-fa"] for call in peers.calls("ik/llama-batched-bench"))
 
 
-def test_ik_without_its_batched_bench(peers):
-    peers.batched.unlink()
-    out = json.loads(peers("--ik-bench", peers.ik, "--rounds", 1, "--batch", "4", "--json").stdout)
+def test_llama_cpp_runs_at_its_defaults(peers):
+    out = peers("--llama-bench", peers.llama, "--rounds", 2, "--prompt", 40, "--gen", 8, "--threads", 3, "--batch", "4,16",
+                "--batch-context", 20, "--batch-gen", 5).stdout
+    assert "settings" not in out
+    model = ["-m", str(peers.folder / "good.gguf"), "-t", "3"]
+    prefill, decode = ["-p", "40", "-n", "0"], ["-p", "0", "-n", "8", "-d", "40"]
+    assert peers.calls("llama/llama-bench") == [[*model, *what, "-r", "1", "-o", "json"] for what in (prefill, decode)] * 2
+    assert peers.calls("llama/llama-batched-bench") == \
+        [[*model, "-c", str(16 * (20 + 5)), "-npp", "20", "-ntg", "5", "-npl", "4,16"]] * 2
+
+
+@pytest.mark.parametrize("option, folder", [("--llama-bench", "llama"), ("--ik-bench", "ik")])
+def test_without_a_batched_bench(peers, option, folder):
+    (peers.folder / folder / "llama-batched-bench").unlink()
+    out = json.loads(peers(option, peers.folder / folder / "llama-bench", "--rounds", 1, "--batch", "4", "--json").stdout)
     assert out["results"][0]["peers"] and not out["results"][2]["peers"]
+
+
+def test_a_batch_that_is_not_printed_is_no_result(peers):
+    peers.llama_batched.write_text("#!/bin/sh\necho '|   256 |     32 |    4 |   1088 |  1.2 |  8.1 |  0.3 |  25.0 |  1.5 |  6.5 |'\n")
+    assert "nothing of decode x16" in peers("--llama-bench", peers.llama, "--batch", "4,16", status=1).stderr
 
 
 def test_who_cannot_load_the_file_is_said_and_left_out(peers):
@@ -128,4 +149,4 @@ def test_usage(peers, args):
 
 def test_a_peer_that_fails_is_no_result(peers):
     peers.llama.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
-    assert "broken" in peers("--llama-python", peers.llama, status=1).stderr
+    assert "broken" in peers("--llama-bench", peers.llama, status=1).stderr
