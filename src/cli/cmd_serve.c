@@ -68,17 +68,31 @@ static ridge_status check(serve_args *a, ridge_error *err) {
     return RIDGE_OK;
 }
 
+/* Said now, not when the server stops: what could not be kept then. */
+static ridge_status prefix_file_params(const serve_args *a, engine_params *p, ridge_error *err) {
+    const char *path = a->prefix_cache_file;
+    p->prefix_cache_file = path;
+    p->prefix_cache_file_bytes = a->prefix_cache_file_bytes;
+    if (path == NULL && a->prefix_cache_file_bytes > 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--prefix-cache-file-bytes needs the file: --prefix-cache-file FILE");
+    if (path != NULL && (!p->prefix_caching || p->static_batches))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--prefix-cache-file needs the prefix cache, which %s turns off",
+                          p->static_batches ? "--scheduler static" : "--no-enable-prefix-caching");
+    if (path == NULL || access(path, F_OK) == 0) return RIDGE_OK;
+    return cli_check_output(path, err);
+}
+
 static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     engine_params params;
     chat_template *template = NULL;
     char *path = NULL, *name = NULL;
     ridge_status status = check(a, err);
     if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
-    if (status == RIDGE_OK) {
+    if (status == RIDGE_OK) status = prefix_file_params(a, &params, err);
+    if (status == RIDGE_OK)
         params.peaks = machine_peaks_known; /* measuring would delay the start */
-        params.prefix_cache_file = a->prefix_cache_file;
-        params.prefix_cache_file_bytes = a->prefix_cache_file_bytes;
-    }
     if (status == RIDGE_OK && a->chat_template != NULL)
         status = template_file_open(&template, "--chat-template", a->chat_template, err);
     if (status == RIDGE_OK) {

@@ -130,11 +130,11 @@ static void write_prefixes(engine *e) {
     ridge_error err = {0};
     if (e->prefix_cache_file == NULL) return;
     if (max_bytes == 0) max_bytes = PREFIX_FILE_BYTES;
-    if (prefix_file_write(e, e->prefix_cache_file, max_bytes, &n_tokens, &err) == RIDGE_OK)
+    if (prefix_file_write(e, e->prefix_cache_file, max_bytes, &n_tokens, &err) != RIDGE_OK)
+        log_printf(e->params.log, LOG_WARN, "the prefix cache is not kept: %s", err.text);
+    else if (n_tokens > 0)
         log_printf(e->params.log, LOG_INFO, "prefix cache: %llu tokens into %s",
                    (unsigned long long)n_tokens, e->prefix_cache_file);
-    else
-        log_printf(e->params.log, LOG_WARN, "the prefix cache is not kept: %s", err.text);
 }
 
 ridge_status engine_open(engine **out, const engine_params *p, ridge_error *err) {

@@ -11,6 +11,7 @@
 #include "base/newfile.h"
 
 #define MAGIC "ridgekv1"
+#define N_NAME 7 /* of it: what all versions of the format begin with */
 
 typedef struct {
     char magic[8];
@@ -146,7 +147,7 @@ static ridge_status replace(engine *e, const char *path, uint64_t max_bytes, uin
     h.n_nodes = n_within(&h, nodes, n, max_bytes);
     if (n_tokens != NULL) *n_tokens = 0;
     for (size_t i = 0; i < h.n_nodes && n_tokens != NULL; i++) *n_tokens += nodes[i]->n_tokens;
-    ridge_status status = write_to(e, path, nodes, &h, err);
+    ridge_status status = n > 0 ? write_to(e, path, nodes, &h, err) : RIDGE_OK;
     mem_free(nodes);
     return status;
 }
@@ -165,10 +166,11 @@ ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, 
 static ridge_status check_header(const engine *e, const mapfile *f, const char *path,
                                  prefix_header *h, ridge_error *err) {
     uint64_t sum;
-    size_t n_magic = f->size < sizeof h->magic ? f->size : sizeof h->magic;
     if (f->size == 0) return RIDGE_FAIL(err, RIDGE_ENOTFOUND, "%s: empty", path);
-    if (memcmp(f->data, MAGIC, n_magic) != 0)
-        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED, "%s: not a prefix cache of this format", path);
+    if (memcmp(f->data, MAGIC, f->size < N_NAME ? f->size : N_NAME) != 0)
+        return RIDGE_FAIL(err, RIDGE_EUNSUPPORTED, "%s: not a prefix cache", path);
+    if (f->size > N_NAME && f->data[N_NAME] != MAGIC[N_NAME])
+        return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: of another version of the format", path);
     if (f->size < sizeof *h + sizeof sum)
         return RIDGE_FAIL(err, RIDGE_EFORMAT, "%s: damaged: only %zu bytes", path, f->size);
     memcpy(h, f->data, sizeof *h);
@@ -192,6 +194,15 @@ typedef struct {
     const uint8_t *tokens, *blocks; /* where they stand in the file */
 } entry;
 
+static bool are_tokens(const engine *e, const uint8_t *at, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t id;
+        memcpy(&id, at + i * sizeof id, sizeof id);
+        if (id < 0 || id >= engine_n_vocab(e)) return false;
+    }
+    return true;
+}
+
 /* Is what stands there a record? One that could not have been written is a damaged file, though
  * its checksum agrees. */
 static bool read_entry(const engine *e, const prefix_header *h, const uint8_t **at,
@@ -211,7 +222,7 @@ static bool read_entry(const engine *e, const prefix_header *h, const uint8_t **
     out->tokens = *at + sizeof *r;
     out->blocks = out->tokens + r->n_tokens * sizeof(int32_t);
     *at += n;
-    return true;
+    return are_tokens(e, out->tokens, r->n_tokens);
 }
 
 static bool read_entries(const engine *e, const prefix_header *h, const mapfile *f,

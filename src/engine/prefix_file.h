@@ -15,12 +15,13 @@
 
 #include "engine/engine_internal.h"
 
-/* No sequence may be in the scheduler. Replaces the file at once when it is complete. *n_tokens
- * (NULL allowed): how many the prefixes written have. */
+/* No sequence may be in the scheduler. Replaces the file at once when it is complete; an engine
+ * that has cached nothing leaves it as it is. *n_tokens (NULL allowed): how many the prefixes
+ * written have. */
 ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
                                ridge_error *err) RIDGE_CHECKED;
-/* RIDGE_ENOTFOUND: there is none, or it is empty; RIDGE_EFORMAT: damaged, or another engine's;
- * RIDGE_EUNSUPPORTED: something else altogether; or it can't be read. Takes what fits. */
+/* RIDGE_ENOTFOUND: there is none, or it is empty; RIDGE_EFORMAT: damaged, another engine's, or of
+ * another version of the format; RIDGE_EUNSUPPORTED: something else altogether; or it can't be read. Takes what fits. */
 ridge_status prefix_file_read(engine *e, const char *path, uint64_t *n_tokens,
                               ridge_error *err) RIDGE_CHECKED;
 

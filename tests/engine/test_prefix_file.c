@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/mapfile.h"
 #include "base/mem.h"
@@ -125,6 +126,11 @@ static void expect_refusal(const engine_params *p, const char *words) {
     engine_close(e);
 }
 
+static void sum_again(char *data, size_t n) {
+    uint64_t sum = XXH3_64bits(data, n - sizeof sum);
+    memcpy(data + n - sizeof sum, &sum, sizeof sum);
+}
+
 static void test_damage_is_seen(void **state) {
     (void)state;
     engine_params p = params();
@@ -143,6 +149,16 @@ static void test_damage_is_seen(void **state) {
         write_file(data, lengths[i]);
         expect_refusal(&p, "damaged");
     }
+    const int32_t begins[] = {10, 11, 14, 19}; /* as ask's first prompt does */
+    const int32_t no_tokens[] = {-1, 1 << 20};
+    char *token = memmem(data, n, begins, sizeof begins);
+    assert_non_null(token);
+    for (int i = 0; i < 2; i++) {
+        memcpy(token, &no_tokens[i], sizeof no_tokens[i]);
+        sum_again(data, n);
+        write_file(data, n);
+        expect_refusal(&p, "a record is out of place");
+    }
     write_file("hello, world", 12);
     expect_refusal(&p, "left as it is");
     engine_close(open_with(&p));
@@ -157,8 +173,24 @@ static void test_damage_is_seen(void **state) {
 static void test_what_is_anothers(void **state) {
     (void)state;
     engine_params p = params();
+    size_t n;
     p.model_path = path = tiny_model_write("llama");
     make_file(&p);
+    char *data = read_file(&n);
+    data[7] = '0'; /* an earlier version's is refused, and replaced as any of ours */
+    sum_again(data, n);
+    write_file(data, n);
+    mem_free(data);
+    expect_refusal(&p, "another version of the format");
+    int32_t ids[8];
+    for (int i = 0; i < 2; i++) { /* by who has nothing to keep it is not replaced */
+        engine *e = open_with(&p);
+        assert_non_null(strstr(said, "another version of the format"));
+        if (i > 0) ask(e, 1, 60, 0, ids);
+        engine_close(e);
+    }
+    engine_close(open_with(&p));
+    assert_non_null(strstr(said, "out of"));
     p.block_size = 8;
     expect_refusal(&p, "blocks of 4 tokens, these have 8");
     p = params();
