@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 const char *ridge_version(void) {
     return RIDGE_VERSION;
 }
@@ -49,6 +51,9 @@ static ridge_status error_fill(ridge_error *err, ridge_status code, const char *
     size_t used = n < 0 ? 0 : (size_t)n;
     if (suffix != NULL && used < sizeof err->text - 1)
         snprintf(err->text + used, sizeof err->text - used, ": %s", suffix);
+    size_t len = strlen(err->text);
+    if (len == sizeof err->text - 1) /* cut, but not within a character */
+        err->text[len - utf8_incomplete_tail(err->text, len)] = '\0';
     return code;
 }
 

@@ -1,6 +1,8 @@
 /* base/utf8: see utf8.h. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Length of the sequence that a lead byte starts, 0 if it starts none; the bounds of the second
  * byte exclude overlong forms, surrogates and values over U+10FFFF (Unicode table 3-7). */
 static size_t lead(unsigned char c, unsigned char *low, unsigned char *high) {
@@ -61,6 +63,15 @@ bool utf8_valid(const char *s, size_t n) {
     for (size_t i = 0; i < n; i += width)
         if (utf8_decode(s + i, n - i, &width) == UTF8_INVALID) return false;
     return true;
+}
+
+void utf8_make_printable(char *s) {
+    size_t n = strlen(s), width;
+    for (size_t i = 0; i < n; i += width) {
+        uint32_t c = utf8_decode(s + i, n - i, &width);
+        if (c == UTF8_INVALID) memset(s + i, '?', width);
+        if (c < 0x20 || (c >= 0x7F && c < 0xA0)) memset(s + i, ' ', width);
+    }
 }
 
 size_t utf8_incomplete_tail(const char *s, size_t n) {

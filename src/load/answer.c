@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #define MAX_MESSAGE 300
+#define MAX_TOKENS INT32_MAX /* what says more counts no tokens; sums of all answers cannot wrap   \
+                              */
 
 static void take_text(XXH64_state_t *hash, const json_t *text, bool *has_text) {
     if (!json_is_string(text) || json_string_length(text) == 0) return;
@@ -37,7 +40,8 @@ static void take_choice(load_record *r, XXH64_state_t *hash, const json_t *choic
 }
 
 static void take_count(int64_t *out, const json_t *v) {
-    if (json_is_integer(v) && json_integer_value(v) >= 0) *out = json_integer_value(v);
+    json_int_t n = json_is_integer(v) ? json_integer_value(v) : -1;
+    if (n >= 0 && n <= MAX_TOKENS) *out = n;
 }
 
 static void take_usage(load_record *r, const json_t *usage) {
@@ -95,6 +99,7 @@ char *answer_error_message(const char *body, size_t n) {
     char *message = text != NULL ? mem_strndup(text, strnlen(text, MAX_MESSAGE))
                     : n > 0      ? mem_strndup(body, n < MAX_MESSAGE ? n : MAX_MESSAGE)
                                  : NULL;
+    if (message != NULL) utf8_make_printable(message);
     json_decref(root);
     return message;
 }

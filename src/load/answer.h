@@ -17,7 +17,8 @@
 ridge_status answer_take(load_record *r, XXH64_state_t *hash, const char *json, size_t n,
                          bool *has_text, ridge_error *err) RIDGE_CHECKED;
 
-/* The message of an error's body, or the beginning of the body. Owned; NULL: there is none. */
+/* The message of an error's body, or the beginning of the body, as it can be printed. Owned; NULL:
+ * there is none. */
 char *answer_error_message(const char *body, size_t n);
 /* The id of the first of /v1/models; NULL: there is none. Owned. */
 char *answer_first_model(const char *body, size_t n);

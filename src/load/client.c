@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "load/answer.h"
 #include "load/reach.h"
 #include "load/sse.h"
@@ -86,8 +87,11 @@ static void judge(lane *l, load_end end, char *message) {
     set_deadline(l, WIND_UP_S);
 }
 
+/* What the server sent may be quoted in it. */
 static void judge_error(lane *l, load_end end, const ridge_error *err) {
-    judge(l, end, mem_strdup(err->text));
+    char *message = mem_strdup(err->text);
+    if (message != NULL) utf8_make_printable(message);
+    judge(l, end, message);
 }
 
 /* Gives the record back; the lane is free. */
@@ -163,6 +167,8 @@ static void on_event(void *context, const char *type, const char *data, size_t n
         take_document(l, data, n);
 }
 
+/* Of answers that only announce another, evhttp knows 100 (and calls this again): after one of the
+ * others the connection ends, or its real answer would be taken for the next request's. */
 static int on_head(struct evhttp_request *request, void *context) {
     lane *l = context;
     const char *type =
@@ -173,7 +179,10 @@ static int on_head(struct evhttp_request *request, void *context) {
     l->record->http_status = evhttp_request_get_response_code(request);
     l->streams = l->client->params->stream && l->record->http_status == 200 &&
                  (type == NULL || strncasecmp(type, "application/json", 16) != 0);
-    return 0;
+    if (l->record->http_status <= 100 || l->record->http_status >= 200) return 0;
+    l->read_us = now_us(l->client);
+    judge(l, LOAD_HTTP, mem_strdup("an answer that announces another"));
+    return -1;
 }
 
 /* Called with what one read brought, or with the chunks of it one after another. */

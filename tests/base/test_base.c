@@ -83,10 +83,28 @@ static void test_utf8(void **state) {
         assert_int_equal(utf8_decode(bad[i].s, strlen(bad[i].s), &width), UTF8_INVALID);
         assert_int_equal(width, bad[i].width);
     }
+    char bytes[] = "a\xE4\xB8\x96\n\x1B[1m\xFF\xC3\xA9\xC2\x9B\x7F\xE4\xB8";
+    utf8_make_printable(bytes);
+    assert_string_equal(bytes, "a\xE4\xB8\x96  [1m?\xC3\xA9   ??");
     assert_int_equal(utf8_incomplete_tail("a\xE4\xB8", 3), 2);
     assert_int_equal(utf8_incomplete_tail("a\xE4\xB8\x96", 4), 0);
     assert_int_equal(utf8_incomplete_tail("\xFF", 1), 0);
     assert_int_equal(utf8_incomplete_tail("\xF0", 1), 1);
+}
+
+static void test_errors_are_cut_between_characters(void **state) {
+    (void)state;
+    for (int at = 0; at < 3; at++) {
+        ridge_error err = {0};
+        char text[2 * sizeof err.text];
+        size_t n = 0;
+        for (; n < (size_t)at; n++) text[n] = 'a';
+        for (; n + 4 < sizeof text; n += 3) memcpy(text + n, "\xE4\xB8\x96", 3);
+        text[n] = '\0';
+        error_set(&err, RIDGE_EINVAL, "%s", text);
+        size_t len = strlen(err.text);
+        assert_true(len > sizeof err.text - 4 && utf8_valid(err.text, len));
+    }
 }
 
 static void test_sizes_do_not_wrap(void **state) {
@@ -112,6 +130,7 @@ int main(void) {
         cmocka_unit_test(test_json_string),
         cmocka_unit_test(test_buf_limit),
         cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_errors_are_cut_between_characters),
         cmocka_unit_test(test_sizes_do_not_wrap),
         cmocka_unit_test(test_arena_limit),
     };

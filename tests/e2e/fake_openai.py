@@ -133,6 +133,15 @@ class Fake:
     async def busy(self, writer, body, chat, headers):
         return await self.plain(writer, 429, {"error": {"message": "queue full"}}, more="Retry-After: 1\r\n")
 
+    async def coloured(self, writer, body, chat, headers):
+        """What a terminal would obey, no UTF-8, and a character where a long message is cut."""
+        return await self.plain(writer, 500, b"\x1b[31mred\xff\n\xc2\x9b" + "é".encode() * 300, kind="text/plain")
+
+    async def early(self, writer, body, chat, headers):
+        """Announces its answer (RFC 8297)."""
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
+        return await self.good(writer, body, chat, headers)
+
     async def half_busy(self, writer, body, chat, headers):
         return await (self.busy if len(self.bodies) % 2 == 0 else self.good)(writer, body, chat, headers)
 

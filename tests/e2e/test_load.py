@@ -119,12 +119,20 @@ def test_goodput(load):
     ("cut", "incomplete", "[DONE]"),
     ("whole", "protocol", "application/json"),
     ("locked", "http_401", "who are you?"),
+    ("coloured", "http_500", " [31mred?   éé"),
+    ("early", "http_103", "announces another"),
 ])
 def test_failures_by_kind(load, how, kind, said):
     got = load(how, status=1)
     assert (got["completed"], got["failed"]) == (0, 6)
     assert got["errors"][kind]["count"] == 6
     assert said in got["errors"][kind]["first"]
+
+
+def test_what_is_printed_is_text(ridge, fake):
+    done = ridge("load", f"http://127.0.0.1:{fake.port}/coloured", "--num-requests", "1", status=1)
+    assert b"1 x http_500, the first:  [31mred?   \xc3\xa9" in done.stdout
+    assert all(c.isprintable() or c == "\n" for c in done.stdout.decode())  # and it is UTF-8
 
 
 def test_some_failures(load, fake):

@@ -166,6 +166,8 @@ static void test_what_an_answer_counts(void **state) {
     assert_int_equal(take(&r, "{\"choices\":[],\"usage\":null}", &has_text, NULL), RIDGE_OK);
     assert_int_equal(take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":-4}}", &has_text, NULL),
                      RIDGE_OK);
+    assert_int_equal(
+        take(&r, "{\"usage\":{\"prompt_tokens\":4611686018427387904}}", &has_text, NULL), RIDGE_OK);
     assert_int_equal(r.prompt_tokens, 9);
     assert_string_equal(r.finish_reason, "length");
 }
