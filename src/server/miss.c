@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define AROUND 12      /* tokens shown before the difference, and from it on */
+#define BEGUN 3        /* tokens before those in which a character that they end may have begun */
 #define MIN_SAME 8     /* tokens in a row that count as the same again */
 #define MAX_CHANGE 128 /* tokens that one change may span, in the prompt or the cached text */
 #define MAX_CHANGES 64 /* that are looked through */
@@ -74,32 +75,37 @@ prefix_miss miss_find(const int32_t *prompt, uint32_t n_prompt, const engine_usa
 
 /* ---- JSON ---- */
 
-/* The text of n tokens, appended. */
-static void put_text(const server_backend *b, const int32_t *ids, uint32_t n, buf *out) {
+/* Of the text of n tokens what those after the first n_begun bring, in whole characters: one that
+ * the end cuts is left out, but at the end of all there is. */
+static void put_text(const server_backend *b, const int32_t *ids, uint32_t n_begun, uint32_t n,
+                     bool is_all, buf *out) {
     detokenizer d = {0};
-    for (uint32_t i = 0; i < n; i++) b->detokenize(b->self, &d, ids[i], true, out);
-    b->detokenize_end(b->self, &d, out);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i == n_begun) buf_clear(out);
+        b->detokenize(b->self, &d, ids[i], true, out);
+    }
+    if (is_all) b->detokenize_end(b->self, &d, out);
 }
 
 /* What both begin with, then what each goes on with. */
 static void write_texts(const server_backend *b, const int32_t *prompt, uint32_t n_prompt,
                         const engine_miss *m, uint32_t at, buf *out) {
-    uint32_t n_before = at < AROUND ? at : AROUND, n_prompt_on = n_prompt - at;
-    uint32_t n_same = at - m->left_at, n_near_on = m->n_near - n_same;
-    if (n_prompt_on > AROUND) n_prompt_on = AROUND;
-    if (n_near_on > AROUND) n_near_on = AROUND;
-    int32_t ids[2 * AROUND];
+    uint32_t n_before = at < BEGUN + AROUND ? at : BEGUN + AROUND, n_same = at - m->left_at;
+    uint32_t n_begun = n_before > AROUND ? n_before - AROUND : 0;
+    int32_t ids[BEGUN + 2 * AROUND];
     memcpy(ids, prompt + at - n_before, n_before * sizeof *ids);
     const struct {
         const char *name;
-        const int32_t *on;
-        uint32_t n_on;
-    } texts[] = {{"prompt_text", prompt + at, n_prompt_on},
-                 {"cached_text", m->near + n_same, n_near_on}};
+        span on;
+    } texts[] = {{"prompt_text", {prompt + at, n_prompt - at}},
+                 {"cached_text", {m->near + n_same, m->n_near - n_same}}};
     for (size_t i = 0; i < 2; i++) {
         buf text = {0};
-        memcpy(ids + n_before, texts[i].on, texts[i].n_on * sizeof *ids);
-        put_text(b, ids, n_before + texts[i].n_on, &text);
+        span on = texts[i].on;
+        bool is_all = on.n <= AROUND;
+        if (!is_all) on.n = AROUND;
+        memcpy(ids + n_before, on.tokens, on.n * sizeof *ids);
+        put_text(b, ids, n_begun, n_before + on.n, is_all, &text);
         buf_printf(out, ",\"%s\":", texts[i].name);
         buf_json_string(out, text.len > 0 ? text.data : "", text.len);
         out->failed |= text.failed;

@@ -139,6 +139,13 @@ static void test_json(void **state) {
     o = write_case(&c, true);
     assert_non_null(strstr(text_of(o, "cached_text"), "\xE4\xB8\x97\""));
     json_decref(o);
+    /* Excerpts that begin and end inside a character: here each has three tokens. */
+    c = make("\u4E16\u4E17\u4E18\u4E19\u4E1A\u4E1B\u4E1C\u4E1Dab1\u4E20\u4E21\u4E22\u4E23",
+             "\u4E16\u4E17\u4E18\u4E19\u4E1A\u4E1B\u4E1C\u4E1Dab2\u4E20\u4E21\u4E22");
+    o = write_case(&c, true);
+    assert_string_equal(text_of(o, "prompt_text"), "\u4E1A\u4E1B\u4E1C\u4E1Dab1\u4E20\u4E21\u4E22");
+    assert_string_equal(text_of(o, "cached_text"), "\u4E1A\u4E1B\u4E1C\u4E1Dab2\u4E20\u4E21\u4E22");
+    json_decref(o);
     o = write_case(&c, false);
     assert_string_equal(text_of(o, "miss"), "off");
     assert_true(json_is_null(json_object_get(o, "left_at")));
