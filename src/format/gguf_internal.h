@@ -46,7 +46,6 @@ ridge_status gguf_open_memory(gguf **out, const void *data, size_t size,
                               ridge_error *err) RIDGE_CHECKED;
 
 size_t gguf_type_bytes(gguf_type type); /* 0: string, array or no type */
-const char *gguf_type_name(gguf_type type);
 
 /* Any integer as two's complement; *negative tells -1 from UINT64_MAX. false: not an integer. */
 bool gguf_load_integer(gguf_type type, const unsigned char *p, uint64_t *out, bool *negative);

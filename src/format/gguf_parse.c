@@ -46,10 +46,6 @@ size_t gguf_type_bytes(gguf_type type) {
     return (size_t)type < N_TYPES ? types[type].bytes : 0;
 }
 
-const char *gguf_type_name(gguf_type type) {
-    return (size_t)type < N_TYPES ? types[type].name : "?";
-}
-
 static uint32_t load_u32(const unsigned char *p) {
     uint32_t v;
     memcpy(&v, p, sizeof v);

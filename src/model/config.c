@@ -11,10 +11,6 @@ static const char *const arch_names[] = {
     [ARCH_QWEN3_MOE] = "qwen3moe", [ARCH_DEEPSEEK2] = "deepseek2", [ARCH_GPT_OSS] = "gpt-oss"};
 #define N_FILE_ARCHS (ARCH_GEMMA3 + 1) /* those that files are read of */
 
-const char *model_arch_name(model_arch arch) {
-    return arch_names[arch];
-}
-
 const char *model_arch_names(void) {
     return "llama (and mistral), qwen2, qwen3, gemma2, gemma3";
 }

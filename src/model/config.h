@@ -122,7 +122,6 @@ ridge_status model_config_split(model_config *out, const model_config *whole,
 /* Errors name the key, what was found and what is allowed. An unknown architecture is
  * RIDGE_EUNSUPPORTED and lists those that are supported. */
 ridge_status model_config_read(model_config *out, const gguf *g, ridge_error *err) RIDGE_CHECKED;
-const char *model_arch_name(model_arch arch);
 const char *model_arch_names(void);                                 /* "llama, qwen2, ..." */
 uint32_t model_layer_window(const model_config *c, uint32_t layer); /* 0: full */
 

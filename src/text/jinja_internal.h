@@ -346,7 +346,6 @@ jv jv_iter(jx *x, jlist *l);
 jdict *jdict_new(jmem *m);
 bool jdict_set(jmem *m, jdict *d, jv key, jv value); /* false: the key cannot be hashed */
 const jv *jdict_get(const jdict *d, jv key);         /* NULL: absent or unhashable */
-const jv *jdict_get_str(const jdict *d, const char *key);
 bool jv_hashable(jv v);
 bool jv_is_number(jv v); /* bool, int, float */
 double jv_to_double(jv v);

@@ -281,11 +281,6 @@ const jv *jdict_get(const jdict *d, jv key) {
     return e != NULL ? &e->value : NULL;
 }
 
-const jv *jdict_get_str(const jdict *d, const char *key) {
-    jstr s = {key, strlen(key), 0, false};
-    return jdict_get(d, jv_from_jstr(&s));
-}
-
 /* ---- questions ---- */
 
 bool jv_is_number(jv v) {

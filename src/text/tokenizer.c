@@ -430,10 +430,6 @@ bool tokenizer_is_eog(const tokenizer *t, int32_t id) {
     return id >= 0 && (size_t)id < t->vocab.n && t->eog[id];
 }
 
-bool tokenizer_is_control(const tokenizer *t, int32_t id) {
-    return id >= 0 && (size_t)id < t->vocab.n && t->vocab.tokens[id].type == TOKEN_CONTROL;
-}
-
 const char *tokenizer_kind(const tokenizer *t) {
     return t->name;
 }

@@ -55,14 +55,6 @@ void traffic_close(traffic *t) {
     mem_free(t);
 }
 
-void traffic_rewind(traffic *t, double rate, double trace_speed) {
-    t->params.rate = rate;
-    t->params.trace_speed = trace_speed;
-    t->n = 0;
-    t->last_us = 0;
-    if (t->reader != NULL) trace_reader_rewind(t->reader);
-}
-
 static int64_t whole_us(double us) {
     return us < (double)LONGEST_RUN_US ? (int64_t)us : LONGEST_RUN_US;
 }

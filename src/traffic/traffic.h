@@ -50,8 +50,6 @@ ridge_status traffic_open(traffic **out, const traffic_params *p, ridge_error *e
 /* In order of due_us. *more: there was one. */
 ridge_status traffic_next(traffic *t, traffic_request *out, bool *more,
                           ridge_error *err) RIDGE_CHECKED;
-/* From the beginning again, at another rate or speed. */
-void traffic_rewind(traffic *t, double rate, double trace_speed);
 void traffic_close(traffic *t); /* NULL allowed */
 
 #endif
