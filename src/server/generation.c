@@ -33,7 +33,6 @@ struct generation {
     size_t n_bytes;  /* that the answer takes so far, in memory or once it is written */
     uint32_t n_live; /* sequences whose last event is still to come */
     bool submitted;
-    bool streaming; /* the stream has begun */
     buf out;
 };
 
@@ -233,10 +232,6 @@ static void stream_choice(generation *g, choice *c) {
     if (c->ended || choice_waits(c)) return;
     if (!c->begun && c->n_tokens == 0 && c->finish == ENGINE_RUNNING) return;
     bool first = !c->begun;
-    if (!g->streaming) {
-        conn_stream_begin(g->conn);
-        g->streaming = true;
-    }
     if (first && g->kind == API_CHAT) send_chunk(g, c, true, true);
     c->begun = true;
     if (!choice_has_news(c)) return;
@@ -254,9 +249,7 @@ static void end_stream(generation *g) {
         buf_putc(&g->out, '}');
         send_out(g);
     }
-    conn *c = g->conn;
-    conn_stream_event(c, "[DONE]", 6);
-    conn_stream_end(c);
+    conn_stream_end(g->conn);
 }
 
 static void reply_whole(generation *g) {
@@ -281,14 +274,13 @@ static void reply_whole(generation *g) {
 /* Before the first byte an HTTP error; afterwards an event, as the status has been sent. */
 static void fail_answer(generation *g, const api_error *e) {
     conn *c = g->conn;
-    if (!g->streaming) {
+    if (!c->streaming) {
         conn_fail(c, e);
     } else {
         buf b = {0};
         api_error_write(e, &b);
         if (!b.failed) conn_stream_event(c, b.data, b.len);
         buf_free(&b);
-        conn_stream_event(c, "[DONE]", 6);
         conn_stream_end(c);
     }
     abandon(g);

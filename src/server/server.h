@@ -48,7 +48,8 @@ server_params server_params_default(void); /* loopback, 8080, no key */
 ridge_status server_open(server **out, const server_params *params, const server_backend *backend,
                          ridge_error *err) RIDGE_CHECKED;
 uint16_t server_port(const server *s);
-/* Serves until stop_fd says so (RIDGE_OK) or the backend has failed (its error). */
+/* Serves until stop_fd says so (RIDGE_OK) or the backend has failed (its error). The process
+ * ignores SIGPIPE: clients leave while they are written to. */
 ridge_status server_run(server *s, ridge_error *err) RIDGE_CHECKED;
 void server_close(server *s); /* NULL allowed */
 

@@ -96,8 +96,7 @@ void conn_destroy(conn *c);
 void conn_reply(conn *c, int status, const char *type, const char *data, size_t n);
 void conn_reply_json(conn *c, int status, buf *body); /* takes the body */
 void conn_fail(conn *c, const api_error *e);
-/* An event stream: begin, events, end. */
-void conn_stream_begin(conn *c);
+/* An event stream: its head goes out with the first event, "data: [DONE]" with the end. */
 void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n", one write */
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */

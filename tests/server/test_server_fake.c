@@ -482,6 +482,41 @@ static void test_stream(void **state) {
     stop(&f);
 }
 
+/* Events of some hundred kilobytes: what the socket takes only a part of, or nothing, comes whole
+ * and in order, also to a client that reads late. */
+static void test_stream_of_large_events(void **state) {
+    (void)state;
+    enum { N_PROMPTS = 24, N_TOKENS = 9 };
+    fixture f = {.params = server_params_default()};
+    begin(&f, 100, 64);
+    buf request = {0}, body = {0}, got[2] = {0};
+    buf_puts(&body, "{\"echo\":true,\"logprobs\":20,\"stream\":true,\"max_tokens\":9,\"prompt\":[");
+    for (int i = 0; i < N_PROMPTS * 1900; i++) {
+        if (i % 1900 == 0) buf_puts(&body, i == 0 ? "\"" : "\",\"");
+        buf_putc(&body, 'x');
+    }
+    buf_puts(&body, "\"]}");
+    buf_printf(&request,
+               "POST /v1/completions HTTP/1.0\r\nX-Request-Id: a\r\nContent-Length: %zu\r\n\r\n%s",
+               body.len, body.data);
+    for (int late = 0; late < 2; late++) {
+        int fd = dial(&f);
+        send_text(fd, request.data, request.len);
+        if (late) wait_live(&f, N_PROMPTS);
+        if (late) wait_live(&f, 0);
+        assert_true(read_until(fd, &got[late], NULL));
+        close(fd);
+        assert_int_equal(count(got[late].data, "data: {"), N_PROMPTS * N_TOKENS);
+        assert_string_equal(got[late].data + got[late].len - 16, "\n\ndata: [DONE]\n\n");
+    }
+    assert_true(got[0].len > 8000000);
+    assert_int_equal(got[0].len, got[1].len);
+    for (int i = 0; i < 2; i++) buf_free(&got[i]);
+    buf_free(&request);
+    buf_free(&body);
+    stop(&f);
+}
+
 static void test_one_connection(void **state) {
     (void)state;
     fixture f = {.params = server_params_default()};
@@ -876,6 +911,7 @@ int main(void) {
         cmocka_unit_test(test_answers_that_nobody_reads),
         cmocka_unit_test(test_large_texts_to_tokenize),
         cmocka_unit_test(test_explanation_of_candidates),
+        cmocka_unit_test(test_stream_of_large_events),
         cmocka_unit_test(test_one_connection),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_disconnect),

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,7 @@ static inline void begin(fixture *f, int step_us, size_t max_live) {
     f->params.model_id = "org/fake";
     f->params.model_root = "/fake.gguf";
     f->params.stop_fd = eventfd(0, EFD_CLOEXEC);
+    signal(SIGPIPE, SIG_IGN);
     assert_int_equal(server_open(&f->server, &f->params, &f->table, &f->error), RIDGE_OK);
     f->port = server_port(f->server);
     assert_int_equal(pthread_create(&f->thread, NULL, run_server, f), 0);
