@@ -330,12 +330,13 @@ static void test_extreme_blocks(void **state) {
 
 /* Gate and up -> act -> down, as one step or, where somebody else reads what lies between, as
  * several: the same bits. */
-static void run_glu(const char *isa, int threads, bool separate, bool biased, uint32_t n,
-                    const float *x, uint8_t *const data[3], const float *bias, float *out) {
+static void run_glu(const char *isa, int threads, bool separate, bool biased, quant_type up,
+                    uint32_t n, const float *x, uint8_t *const data[3], const float *bias,
+                    float *out) {
     enum { IN = 64, HIDDEN = 96, OUT = 40 };
     device *d = open_device(isa, threads, false);
     dev_weight *w[] = {upload(d, QUANT_F32, x, n, IN), upload(d, QUANT_Q4_1, data[0], HIDDEN, IN),
-                       upload(d, QUANT_Q5_0, data[1], HIDDEN, IN),
+                       upload(d, up, data[1], HIDDEN, IN),
                        upload(d, QUANT_Q8_0, data[2], OUT, HIDDEN),
                        upload(d, QUANT_F32, bias, 1, HIDDEN)};
     dev_weight *b = biased ? w[4] : NULL;
@@ -401,29 +402,35 @@ static void test_infinite_activations(void **state) {
     mem_free(again);
 }
 
-static void test_glu_fused_or_not(void **state) {
-    (void)state;
+/* up: its type; the gate's is Q4_1. */
+static void check_glu(quant_type up, bool biased) {
     enum { N = 110, OUT = 40 };
     const uint32_t sizes[] = {1, 2, 5, 6, 7, 12, 13, 97, N};
-    uint8_t *data[] = {random_weights(QUANT_Q4_1, 96 * 64), random_weights(QUANT_Q5_0, 96 * 64),
+    uint8_t *data[] = {random_weights(QUANT_Q4_1, 96 * 64), random_weights(up, 96 * 64),
                        random_weights(QUANT_Q8_0, OUT * 96)};
     float *x = random_floats(N * 64), *bias = random_floats(96);
     float *first = mem_alloc(N * OUT * sizeof *first), *again = mem_alloc(N * OUT * sizeof *again);
-    for (int biased = 0; biased < 2; biased++) {
-        run_glu(rig_paths[0], 1, true, biased, N, x, data, bias, first);
-        for (int k = 0; k < rig_n_paths; k++)
-            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-                for (int separate = 0; separate < 2; separate++) {
-                    run_glu(rig_paths[k], 1 + (int)i % 3, separate, biased, sizes[i], x, data, bias,
-                            again);
-                    assert_memory_equal(first, again, sizes[i] * OUT * sizeof *first);
-                }
-    }
+    run_glu(rig_paths[0], 1, true, biased, up, N, x, data, bias, first);
+    for (int k = 0; k < rig_n_paths; k++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (int separate = 0; separate < 2; separate++) {
+                run_glu(rig_paths[k], 1 + (int)i % 3, separate, biased, up, sizes[i], x, data, bias,
+                        again);
+                assert_memory_equal(first, again, sizes[i] * OUT * sizeof *first);
+            }
     for (int i = 0; i < 3; i++) mem_free(data[i]);
     mem_free(x);
     mem_free(bias);
     mem_free(first);
     mem_free(again);
+}
+
+static void test_glu_fused_or_not(void **state) {
+    (void)state;
+    for (int biased = 0; biased < 2; biased++) {
+        check_glu(QUANT_Q5_0, biased);
+        check_glu(QUANT_Q4_1, biased);
+    }
 }
 
 static void test_errors(void **state) {

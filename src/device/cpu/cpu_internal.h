@@ -127,6 +127,15 @@ typedef struct {
     float *acc; /* out: 16 columns of [n_tokens][CPU_PAIR] */
 } cpu_packed_args;
 
+/* One token times two packed panels that are read side by side. */
+typedef struct {
+    const cpu_format *format;
+    const uint8_t *panels[2]; /* best far apart, each before those that are needed next */
+    const cpu_xblock *x;      /* [n_blocks] */
+    uint32_t n_blocks;
+    float *sums[2]; /* out: [CPU_PANEL] each, 64-byte aligned */
+} cpu_pair_args;
+
 typedef struct {
     quant_type type; /* of w: F32, F16 or BF16 */
     const void *w;   /* [cols][16] */
@@ -168,6 +177,7 @@ typedef struct {
     void (*gemm)(const cpu_gemm_args *a);
     void (*gemm_packed)(const cpu_packed_args *a);
     uint32_t max_packed; /* tokens at once from the packed form; for more: unpack, then gemm */
+    void (*gemv_pair)(const cpu_pair_args *a); /* NULL: one panel after the other */
     /* Rows t of out, ld apart: n_cols of acc [n][CPU_PAIR], plus bias [n_cols] unless NULL. */
     void (*store_sums)(const float *acc, const float *bias, uint32_t n, uint32_t n_cols, float *out,
                        size_t ld);

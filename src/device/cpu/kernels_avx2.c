@@ -13,5 +13,6 @@ const cpu_kernels cpu_kernels_avx2 = {
     .gemm = cpu_gemm_avx2,
     .gemm_packed = cpu_gemm_packed_avx2,
     .max_packed = 2 * CPU_TILE,
+    .gemv_pair = cpu_gemv_pair_avx2,
     VECTOR_KERNELS,
 };

@@ -1,5 +1,5 @@
 /* device/cpu/linear: how a product of activations and weights is shared out. The arithmetic is
- * kernels->gemm, gemm_packed and fgemm.
+ * kernels->gemm, gemm_packed, gemv_pair and fgemm.
  *
  * A chunk of work is a block of tokens times a group of panels of one weight; a member takes its
  * panels two by two. Up to max_packed tokens read a panel straight from its packed form; for more,
@@ -11,26 +11,40 @@
 
 #include "device/cpu/run.h"
 
-/* The chunks of one weight of a linear: token blocks x groups of panels. */
+/* The chunks of one weight of a linear: token blocks x groups of pairs of panels. */
 typedef struct {
-    uint32_t n_panels, group, n_groups, block, n_blocks, n_chunks;
+    uint32_t n_panels, n_pairs;
+    uint32_t step, gap; /* pair i: panel i * step, and, where there is one, the gap-th after it */
+    uint32_t group, n_groups, block, n_blocks, n_chunks;
 } linear_shape;
 
 typedef struct {
     const cpu_op *op;
     int weight;
-    uint32_t panel, n_panels; /* one, or two that are next to each other */
-    uint32_t end_panel;       /* of this member's chunk of work */
-    uint32_t first, end;      /* tokens [first, end) */
+    uint32_t panel, n_panels, gap; /* one, or two: the other is panel + gap */
+    uint32_t end_panel;            /* gap 1: of this member's chunk of work */
+    uint32_t first, end;           /* tokens [first, end) */
 } panel_job;
 
-static linear_shape shape_of(const cpu_run *r, const dev_weight *w) {
-    linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL};
+/* Is a product made of pairs of panels that are read side by side? */
+static bool side_by_side(const cpu_run *r, const dev_weight *w) {
+    return r->n_rows == 1 && r->k->gemv_pair != NULL && cpu_is_integer(r->c->device, w);
+}
+
+/* Two panels next to each other, of which the activation makes a block of the next product; or,
+ * side by side, one of each half of the weight: so that a member has two long streams to read. */
+static linear_shape shape_of(const cpu_run *r, const cpu_op *op, const dev_weight *w) {
+    linear_shape s = {.n_panels = (w->rows + CPU_PANEL - 1) / CPU_PANEL, .step = 2, .gap = 1};
+    s.n_pairs = (s.n_panels + 1) / 2;
+    if (side_by_side(r, w) && !op->glu) {
+        s.step = 1;
+        s.gap = s.n_pairs;
+    }
     s.block = cpu_is_integer(r->c->device, w) && r->n_rows > CPU_TOKENS ? CPU_TOKENS : r->n_rows;
     s.n_blocks = (r->n_rows + s.block - 1) / s.block;
-    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(16 * r->n_members);
-    s.group = group < 2 ? 2 : group > 16 ? 16 : group & ~1u;
-    s.n_groups = (s.n_panels + s.group - 1) / s.group;
+    uint32_t group = s.n_panels * s.n_blocks / (uint32_t)(32 * r->n_members);
+    s.group = group < 1 ? 1 : group > 8 ? 8 : group;
+    s.n_groups = (s.n_pairs + s.group - 1) / s.group;
     s.n_chunks = s.n_groups * s.n_blocks;
     return s;
 }
@@ -43,12 +57,28 @@ static const uint8_t *panel_at(const dev_weight *w, uint32_t panel, uint32_t b) 
            b / w->format->n_blocks * cpu_super_bytes(w->format);
 }
 
+/* One token: panel i of w and panel k of v, which has the same format; 16 sums of each. */
+static void sum_pair(const cpu_run *r, const panel_job *j, const dev_weight *w, uint32_t i,
+                     const dev_weight *v, uint32_t k, float *w_sums, float *v_sums) {
+    uint32_t n_blocks = w->cols / CPU_BLOCK, width;
+    r->k->gemv_pair(
+        &(cpu_pair_args){.format = w->format,
+                         .panels = {panel_at(w, i, 0), panel_at(v, k, 0)},
+                         .x = cpu_input_at(r, j->op->x_in, n_blocks, j->first, 0, &width),
+                         .n_blocks = n_blocks,
+                         .sums = {w_sums, v_sums}});
+}
+
 static void sum_packed(const cpu_run *r, const panel_job *j, const dev_weight *w, float *acc) {
     uint32_t n_blocks = w->cols / CPU_BLOCK, width;
+    if (j->n_panels == 2 && side_by_side(r, w)) {
+        sum_pair(r, j, w, j->panel, w, j->panel + j->gap, acc, acc + CPU_PANEL);
+        return;
+    }
     for (uint32_t p = 0; p < j->n_panels; p++)
         r->k->gemm_packed(
             &(cpu_packed_args){.format = w->format,
-                               .panel = panel_at(w, j->panel + p, 0),
+                               .panel = panel_at(w, j->panel + p * j->gap, 0),
                                .x = cpu_input_at(r, j->op->x_in, n_blocks, j->first, 0, &width),
                                .n_blocks = n_blocks,
                                .n_tokens = j->end - j->first,
@@ -115,19 +145,27 @@ static void sum_panels(const cpu_run *r, const panel_job *j, const dev_weight *w
 static void linear_integer(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     const dev_weight *w = j->op->op.w[j->weight], *bias = j->op->op.bias[j->weight];
     dev_value out = j->op->op.out[j->weight];
-    uint32_t row = j->panel * CPU_PANEL, left = w->rows - row;
+    uint32_t together = j->gap == 1 ? j->n_panels : 1, width = together * CPU_PANEL;
     sum_panels(r, j, w, s->blocks, s->acc[0]);
-    r->k->store_sums(s->acc[0], bias != NULL ? bias->vector + row : NULL, j->end - j->first,
-                     left < j->n_panels * CPU_PANEL ? left : j->n_panels * CPU_PANEL,
-                     cpu_value_row(r, out, j->first) + row, r->c->values[out].ld);
+    for (uint32_t p = 0; p < j->n_panels; p += together) {
+        uint32_t row = (j->panel + p * j->gap) * CPU_PANEL, left = w->rows - row;
+        r->k->store_sums(s->acc[0] + (size_t)p * CPU_PANEL,
+                         bias != NULL ? bias->vector + row : NULL, j->end - j->first,
+                         left < width ? left : width, cpu_value_row(r, out, j->first) + row,
+                         r->c->values[out].ld);
+    }
 }
 
 /* Gate and up together; the rows of two panels become one block of the next product's input. */
 static void linear_glu(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
     const dev_op *op = &j->op->op;
     uint32_t row = j->panel * CPU_PANEL, n = j->end - j->first, stride;
+    bool both = side_by_side(r, op->w[0]) && op->w[0]->format == op->w[1]->format;
+    for (uint32_t p = 0; both && p < j->n_panels; p++)
+        sum_pair(r, j, op->w[0], j->panel + p, op->w[1], j->panel + p,
+                 s->acc[0] + (size_t)p * CPU_PANEL, s->acc[1] + (size_t)p * CPU_PANEL);
     for (int i = 0; i < 2; i++) {
-        sum_panels(r, j, op->w[i], s->blocks, s->acc[i]);
+        if (!both) sum_panels(r, j, op->w[i], s->blocks, s->acc[i]);
         if (op->bias[i] != NULL)
             r->k->store_sums(s->acc[i], op->bias[i]->vector + row, n, CPU_PAIR, s->acc[i],
                              CPU_PAIR);
@@ -182,12 +220,15 @@ static void linear_float(const cpu_run *r, const panel_job *j, cpu_scratch *s) {
 static void run_chunk(const cpu_run *r, const linear_shape *s, panel_job *j, uint32_t chunk,
                       cpu_scratch *scratch) {
     const dev_weight *w = j->op->op.w[j->weight];
-    uint32_t panel = chunk % s->n_groups * s->group;
+    uint32_t pair = chunk % s->n_groups * s->group;
+    uint32_t end = pair + s->group < s->n_pairs ? pair + s->group : s->n_pairs;
     j->first = chunk / s->n_groups * s->block;
     j->end = j->first + s->block < r->n_rows ? j->first + s->block : r->n_rows;
-    j->end_panel = panel + s->group < s->n_panels ? panel + s->group : s->n_panels;
-    for (j->panel = panel; j->panel < j->end_panel; j->panel += j->n_panels) {
-        j->n_panels = j->panel + 1 < j->end_panel ? 2 : 1;
+    j->end_panel = 2 * end < s->n_panels ? 2 * end : s->n_panels;
+    j->gap = s->gap;
+    for (; pair < end; pair++) {
+        j->panel = pair * s->step;
+        j->n_panels = j->panel + j->gap < s->n_panels ? 2 : 1;
         if (j->op->glu)
             linear_glu(r, j, scratch);
         else if (cpu_is_integer(r->c->device, w))
@@ -203,7 +244,7 @@ void cpu_linear_run(cpu_run *r, const cpu_step *step, int member) {
     int n_weights = op->glu ? 1 : op->op.n_weights; /* gate and up are shared out as one */
     uint32_t total = 0;
     for (int i = 0; i < n_weights; i++) {
-        shapes[i] = shape_of(r, op->op.w[i]);
+        shapes[i] = shape_of(r, op, op->op.w[i]);
         total += shapes[i].n_chunks;
     }
     team_cursor work = cpu_step_work(r, step, member, total);

@@ -43,6 +43,7 @@ void cpu_gemm_portable(const cpu_gemm_args *a);
 void cpu_unpack_avx2(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
 void cpu_gemm_avx2(const cpu_gemm_args *a);
 void cpu_gemm_packed_avx2(const cpu_packed_args *a);
+void cpu_gemv_pair_avx2(const cpu_pair_args *a);
 
 void cpu_unpack_neon(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
 void cpu_gemm_neon(const cpu_gemm_args *a);

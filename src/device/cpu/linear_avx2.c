@@ -12,7 +12,7 @@
  * loaded. For more, a panel is unpacked to bytes once. Either way a block of 16 rows is multiplied
  * by tiles of 4 tokens: 8 integer accumulators of the 16 registers, 6 loads for each 8 products.
  * The float sums stay in memory, which the first-level cache is: a block adds to each but once or
- * twice. One token has a walk of its own, with its sums in registers.
+ * twice. One token has a walk of its own, down two panels side by side, with its sums in registers.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -333,22 +333,24 @@ INLINE void add_block_of_one(form f, const uint8_t *w, const scales s[2], const 
     }
 }
 
-/* How far ahead the weights that follow are asked for, in bytes. For one token what the processor
- * fetches on its own is most of it: more that is asked for is in its way. */
-#define AHEAD 4096
-#define AHEAD_OF_ONE 1024
+/* Asks for the lines of `bytes` from an address on, which may be behind the weights' end. */
+INLINE void fetch(uintptr_t from, uint32_t bytes, int hint) {
+    for (uint32_t i = 0; i < bytes + 32; i += 64) {
+        if (hint == _MM_HINT_T0)
+            _mm_prefetch((const char *)(from + i), _MM_HINT_T0);
+        else
+            _mm_prefetch((const char *)(from + i), _MM_HINT_NTA);
+    }
+}
 
-/* one: n_tokens is 1; a constant. */
-INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, bool one,
-                         const cpu_packed_args *a) {
+#define AHEAD 4096 /* how far ahead the weights that follow are asked for, in bytes */
+
+INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
-    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel
-                            : one            ? AHEAD_OF_ONE
-                                             : AHEAD;
+    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
-    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (uint32_t t = 0; t < a->n_tokens && !one; t++)
+    for (uint32_t t = 0; t < a->n_tokens; t++)
         memset(a->acc + (size_t)t * CPU_PAIR, 0, CPU_PANEL * sizeof *a->acc);
     for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, left--) {
         if (left == 0) {
@@ -356,26 +358,65 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, bool one,
             at += f->head_bytes;
             left = f->n_blocks;
         }
-        for (uint32_t i = 0; i < step + 32; i += 64) {
-            const char *line = (const char *)((uintptr_t)at + ahead + i);
-            if (one)
-                _mm_prefetch(line, _MM_HINT_T0);
-            else /* weights are read once: they need not push the rest out of the second level */
-                _mm_prefetch(line, _MM_HINT_NTA);
-        }
+        /* weights are read once: they need not push the rest out of the second level */
+        fetch((uintptr_t)at + ahead, step, _MM_HINT_NTA);
         scales s[2];
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < 2; r++)
             s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
-        if (one)
-            add_block_of_one((form){planes, scaling, true}, at, s, a->x + b, sum);
-        else
-            packed_block(planes, scaling, a, b, at, s);
+        packed_block(planes, scaling, a, b, at, s);
         at += step;
     }
-    if (!one) return;
-    _mm256_store_ps(a->acc, sum[0]);
-    _mm256_store_ps(a->acc + 8, sum[1]);
+}
+
+/* One token: P panels side by side, a constant. What the processor fetches on its own is most of
+ * it, and it fetches more of two streams than of one; more that is asked for is in its way. */
+INLINE void panels_of_one(cpu_planes planes, cpu_scaling scaling, int P, const cpu_pair_args *a,
+                          uintptr_t ahead) {
+    const cpu_format *f = a->format;
+    const uint32_t step = f->quant_bytes + f->sub_bytes;
+    const uint8_t *head[2], *at[2];
+    __m256 sum[2][2];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++) {
+        head[p] = a->panels[p];
+        at[p] = head[p] + f->head_bytes;
+        sum[p][0] = sum[p][1] = _mm256_setzero_ps();
+    }
+    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, left--) {
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) {
+            if (left == 0) {
+                head[p] = at[p];
+                at[p] += f->head_bytes;
+            }
+            fetch((uintptr_t)at[p] + ahead, step, _MM_HINT_T0);
+            scales s[2];
+#pragma GCC unroll 2
+            for (uint32_t r = 0; r < 2; r++)
+                s[r] = block_scales(scaling, head[p], at[p] + f->quant_bytes, 8 * r);
+            add_block_of_one((form){planes, scaling, true}, at[p], s, a->x + b, sum[p]);
+            at[p] += step;
+        }
+        if (left == 0) left = f->n_blocks;
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++) {
+        _mm256_store_ps(a->sums[p], sum[p][0]);
+        _mm256_store_ps(a->sums[p] + 8, sum[p][1]);
+    }
+}
+
+#define AHEAD_OF_ONE 1024
+
+INLINE void packed_panel_of_one(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
+    const cpu_pair_args one = {.format = a->format,
+                               .panels = {a->panel},
+                               .x = a->x,
+                               .n_blocks = a->n_blocks,
+                               .sums = {a->acc}};
+    panels_of_one(planes, scaling, 1, &one,
+                  a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD_OF_ONE);
 }
 
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
@@ -438,10 +479,20 @@ void cpu_gemm_packed_avx2(const cpu_packed_args *a) {
 #define X(type, planes, scaling)                                                                   \
     case type:                                                                                     \
         if (a->n_tokens == 1)                                                                      \
-            packed_panel(planes, scaling, true, a);                                                \
+            packed_panel_of_one(planes, scaling, a);                                               \
         else                                                                                       \
-            packed_panel(planes, scaling, false, a);                                               \
+            packed_panel(planes, scaling, a);                                                      \
         break;
+        CPU_EACH_FORMAT(X)
+#undef X
+    default: ridge_assert(a->format->type == QUANT_Q4_0);
+    }
+}
+
+void cpu_gemv_pair_avx2(const cpu_pair_args *a) {
+    switch (a->format->type) {
+#define X(type, planes, scaling)                                                                   \
+    case type: panels_of_one(planes, scaling, 2, a, AHEAD_OF_ONE); break;
         CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(a->format->type == QUANT_Q4_0);
