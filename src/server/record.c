@@ -69,10 +69,10 @@ void record_close(record *r) {
         record_flush(r);
         close(r->fd);
     }
-    if (r->n_lost > 0 || r->out.len > r->n_out)
-        log_printf(r->log, LOG_WARN, "--record %s: %llu lines are lost%s", r->path,
-                   (unsigned long long)r->n_lost,
-                   r->out.len > r->n_out ? ", and what could not be written at the end" : "");
+    for (size_t i = r->n_out; i < r->out.len; i++) r->n_lost += r->out.data[i] == '\n';
+    if (r->n_lost > 0)
+        log_printf(r->log, LOG_WARN, "--record %s: %llu line%s lost", r->path,
+                   (unsigned long long)r->n_lost, r->n_lost == 1 ? " is" : "s are");
     for (record_entry *e = r->first, *next; e != NULL; e = next) {
         next = e->next;
         entry_free(e);
