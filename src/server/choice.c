@@ -177,12 +177,20 @@ static void write_ending(const choice *c, buf *out) {
     buf_putc(out, ']');
 }
 
-void choice_write_chunk(const choice *c, bool role, buf *out) {
+void choice_write_prompt_ids(const choice *c, buf *out) {
+    const api_prompt *p = c->report->prompt;
+    if (!c->request->return_token_ids) return;
+    buf_puts(out, ",\"prompt_token_ids\":[");
+    for (size_t i = 0; i < p->n_ids; i++) buf_printf(out, "%s%d", i > 0 ? "," : "", p->ids[i]);
+    buf_putc(out, ']');
+}
+
+void choice_write_chunk(const choice *c, bool first, buf *out) {
     buf_printf(out, "{\"index\":%u,", c->index);
     if (!is_chat(c)) {
         buf_puts(out, "\"text\":");
         write_text(c, out);
-    } else if (role) {
+    } else if (first) {
         buf_puts(out, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                       "\"finish_reason\":null}");
         return;
@@ -193,6 +201,7 @@ void choice_write_chunk(const choice *c, bool role, buf *out) {
     }
     write_logprobs(c, out);
     write_ending(c, out);
+    if (first) choice_write_prompt_ids(c, out);
     buf_putc(out, '}');
 }
 
@@ -207,7 +216,10 @@ void choice_take_whole(choice *c, buf *out) {
     if (is_chat(c)) buf_puts(out, ",\"refusal\":null}");
     write_logprobs(c, out);
     write_ending(c, out);
-    if (!is_chat(c)) prompt_report_write_ranked(c->report, out);
+    if (!is_chat(c)) {
+        prompt_report_write_ranked(c->report, out);
+        choice_write_prompt_ids(c, out);
+    }
     buf_putc(out, '}');
     free_parts(c);
 }

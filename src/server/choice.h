@@ -56,9 +56,13 @@ bool choice_has_news(const choice *c); /* something that a chunk should carry */
 void choice_clear(choice *c);
 size_t choice_bytes(const choice *c); /* kept since the last clear, without the report's */
 
-/* One element of "choices": a chunk's delta, or the whole. `role`: the delta announces it. */
-void choice_write_chunk(const choice *c, bool role, buf *out);
+/* One element of "choices": a chunk's delta, or the whole. The first chunk announces the role
+ * (chat), or has the prompt's ids where they were asked for (completions). */
+void choice_write_chunk(const choice *c, bool first, buf *out);
 void choice_take_whole(choice *c, buf *out); /* frees what it has written */
+/* A member with the prompt's ids, where they were asked for: of the choice (completions), or of the
+ * answer, and of each choice's first chunk (chat). */
+void choice_write_prompt_ids(const choice *c, buf *out);
 /* Per token; what best_of goes by. */
 double choice_mean_logprob(const choice *c);
 /* Once finished: where its time went, as the members of an object. */

@@ -191,14 +191,6 @@ static void write_envelope(const generation *g, bool chunk, buf *out) {
         buf_puts(out, "null");
 }
 
-static void write_prompt_ids(const generation *g, const choice *c, buf *out) {
-    if (!g->request.return_token_ids) return;
-    buf_puts(out, ",\"prompt_token_ids\":[");
-    const api_prompt *p = c->report->prompt;
-    for (size_t i = 0; i < p->n_ids; i++) buf_printf(out, "%s%d", i > 0 ? "," : "", p->ids[i]);
-    buf_putc(out, ']');
-}
-
 static void send_out(generation *g) {
     static const char oom[] = "{\"error\":{\"message\":\"out of memory\",\"code\":503}}";
     if (g->out.failed)
@@ -208,12 +200,13 @@ static void send_out(generation *g) {
     buf_clear(&g->out);
 }
 
-static void send_chunk(generation *g, choice *c, bool role, bool first) {
+static void send_chunk(generation *g, choice *c, bool first) {
     buf *out = &g->out;
+    bool role = first && g->kind == API_CHAT;
     write_envelope(g, true, out);
-    if (first) write_prompt_ids(g, c, out);
+    if (role) choice_write_prompt_ids(c, out);
     buf_puts(out, ",\"choices\":[");
-    choice_write_chunk(c, role, out);
+    choice_write_chunk(c, first, out);
     buf_putc(out, ']');
     if (g->request.continuous_usage) {
         buf_putc(out, ',');
@@ -232,10 +225,10 @@ static void stream_choice(generation *g, choice *c) {
     if (c->ended || choice_waits(c)) return;
     if (!c->begun && c->n_tokens == 0 && c->finish == ENGINE_RUNNING) return;
     bool first = !c->begun;
-    if (first && g->kind == API_CHAT) send_chunk(g, c, true, true);
+    if (first && g->kind == API_CHAT) send_chunk(g, c, true);
     c->begun = true;
     if (!choice_has_news(c)) return;
-    send_chunk(g, c, false, first && g->kind == API_COMPLETIONS);
+    send_chunk(g, c, first && g->kind == API_COMPLETIONS);
     choice_clear(c);
 }
 
@@ -265,8 +258,10 @@ static void reply_whole(generation *g) {
     write_usage(g, out);
     write_metrics(g, out);
     write_explanation(g, out);
-    if (g->kind == API_CHAT) prompt_report_write_ranked(&g->reports[0], out);
-    write_prompt_ids(g, &g->choices[0], out);
+    if (g->kind == API_CHAT) {
+        prompt_report_write_ranked(&g->reports[0], out);
+        choice_write_prompt_ids(&g->choices[0], out);
+    }
     buf_putc(out, '}');
     conn_reply_json(g->conn, 200, out);
 }

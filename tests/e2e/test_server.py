@@ -112,6 +112,29 @@ def test_choices_and_prompt_lists(server, client):
     assert texts == [c.text for c in first.choices] and finishes == [1] * 4
 
 
+def test_token_ids(server, client):
+    """Where vLLM has them: the prompt's in each choice of a completion (in a stream: in its first chunk), a chat's beside
+    the choices; the answer's in every chunk."""
+    prompts = ["A b c", "One two"]
+    asked = [server.json("/tokenize", {"prompt": p})["tokens"] for p in prompts]
+    args = dict(model=MODEL, prompt=prompts, n=2, max_tokens=3, temperature=0, stream=False,
+                extra_body={"return_token_ids": True, "ignore_eos": True})
+    whole = client.completions.create(**args).choices
+    assert [c.prompt_token_ids for c in whole] == [asked[0], asked[0], asked[1], asked[1]]
+    seen, ids = [[] for _ in whole], [[] for _ in whole]
+    for chunk in client.completions.create(**{**args, "stream": True}):
+        for c in chunk.choices:
+            seen[c.index].append(getattr(c, "prompt_token_ids", None))
+            ids[c.index] += c.token_ids
+    assert all(s == [c.prompt_token_ids] + [None] * (len(s) - 1) for s, c in zip(seen, whole))
+    assert ids == [c.token_ids for c in whole] and all(len(i) == 3 for i in ids)
+    args = dict(model=MODEL, messages=QUESTION, max_tokens=3, temperature=0, extra_body={"return_token_ids": True})
+    rendered = server.json("/tokenize", {"messages": QUESTION})["tokens"]
+    assert client.chat.completions.create(**args).prompt_token_ids == rendered
+    chunks = list(client.chat.completions.create(**args, stream=True))
+    assert [getattr(c, "prompt_token_ids", None) for c in chunks] == [rendered] + [None] * (len(chunks) - 1)
+
+
 def test_usage_and_lengths(server, client):
     tokens = server.json("/tokenize", {"messages": QUESTION})
     rendered = server.json("/detokenize", {"tokens": tokens["tokens"]})["prompt"]
