@@ -118,6 +118,13 @@ static void on_gone(void *self) {
     ((tokenize_job *)self)->conn = NULL;
 }
 
+static void on_expired(void *self) {
+    conn *c = ((tokenize_job *)self)->conn;
+    api_error e = conn_expired(c);
+    on_gone(self);
+    conn_fail(c, &e);
+}
+
 static void begin(conn *c, bool detok) {
     size_t most = c->server->params.max_answer_bytes;
     tokenize_job *t = NULL;
@@ -140,7 +147,7 @@ static void begin(conn *c, bool detok) {
     t->body = c->body;
     t->answer.limit = most;
     c->body = (buf){0};
-    conn_wait(c, (conn_work){t, on_gone, NULL, NULL});
+    conn_wait(c, (conn_work){t, on_gone, on_expired, NULL});
     pool_submit(c->server->pool, &t->job);
 }
 

@@ -256,6 +256,13 @@ void conn_wait(conn *c, conn_work work) {
     c->work = work;
 }
 
+api_error conn_expired(const conn *c) {
+    api_error e = {0};
+    api_fail(&e, 504, NULL, "the request has taken longer than %g s",
+             c->server->params.request_timeout_s);
+    return e;
+}
+
 /* Written, and not being read. */
 static size_t unread_bytes(const conn *c, int64_t now_us) {
     if (now_us - c->taken_us < UNREAD_US) return 0;

@@ -287,9 +287,7 @@ static void on_gone(void *self) {
 
 static void on_expired(void *self) {
     generation *g = self;
-    api_error e = {0};
-    api_fail(&e, 504, NULL, "the request has taken longer than %g s",
-             g->server->params.request_timeout_s);
+    api_error e = conn_expired(g->conn);
     fail_answer(g, &e);
 }
 

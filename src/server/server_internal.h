@@ -100,6 +100,7 @@ void conn_fail(conn *c, const api_error *e);
 void conn_stream_event(conn *c, const char *json, size_t n); /* "data: JSON\n\n", one write */
 void conn_stream_end(conn *c);
 void conn_wait(conn *c, conn_work work); /* the handler will answer later */
+api_error conn_expired(const conn *c);   /* what an answer is that took too long */
 /* What is made or waits to be read takes too much: whoever has most of it ends, but for those that
  * are reading: an answer once made is not cut while it is taken. */
 void conn_end_largest(server *s);

@@ -715,6 +715,8 @@ static void test_request_timeout(void **state) {
     f.params.request_timeout_s = 0.2;
     begin(&f, 5000, 64);
     check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"a\"," ENDLESS, 504);
+    check_status(&f, "POST", "/v1/completions", "{\"prompt\":\"~\"," ENDLESS, 504);
+    check_status(&f, "POST", "/tokenize", "{\"prompt\":\"~\"}", 504);
     char *answer = ask(&f, "POST", "/v1/completions", "{\"prompt\":\"a\",\"stream\":true," ENDLESS);
     assert_int_equal(status_of(answer), 200);
     assert_non_null(strstr(answer, "data: {\"error\":{"));

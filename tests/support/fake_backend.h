@@ -3,7 +3,7 @@
  * Tokens are bytes (ids 0-255), 256 is <eos>, 257 <bos>. Every request is answered with `script`,
  * then <eos>; one token per live request and step, those of a described prompt too. Chats render as
  * "role:content\n" per message. A text has a space before it, which is not shown, unless it goes on
- * behind a byte.
+ * behind a byte. Encoding a text that begins with '~' takes half a second.
  */
 #ifndef RIDGE_TESTS_FAKE_BACKEND_H
 #define RIDGE_TESTS_FAKE_BACKEND_H
