@@ -75,7 +75,8 @@ def slower(profile, factor):
     machine = {key: value if key in ("title", "memory_bytes") else value / factor for key, value in profile["machine"].items()}
     kinds = {name: numbers | {key: factor * numbers.get(key, 0) for key in ("overhead_s", "latency_s")}
              for name, numbers in profile["kinds"].items()}
-    return profile | {"machine": machine, "kinds": kinds}
+    host = {key: factor * value for key, value in profile.get("host", {}).items()}
+    return profile | {"machine": machine, "kinds": kinds} | ({"host": host} if host else {})
 
 
 def simulate_at_pace(path, profile, seconds, traffic):

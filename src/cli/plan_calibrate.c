@@ -12,7 +12,10 @@
 #include "cli/engine_args.h"
 #include "cli/machine.h"
 #include "cli/plan_fit.h"
+#include "cli/plan_host.h"
 #include "plan/calibrate.h"
+
+#define HOST_SHARE 0.2 /* of the seconds for steps, as many more for what serving adds */
 
 typedef struct {
     engine_args engine;
@@ -28,6 +31,8 @@ typedef struct {
     machine_peaks peaks;
     calibrate_step steps[CALIBRATE_MAX_STEPS];
     size_t n;
+    uint32_t n_context; /* of the model */
+    efficiency_host host;
     efficiency_profile profile;
 } calibration;
 
@@ -39,6 +44,7 @@ static ridge_status open_all(calibration *c, const calibrate_args *a, ridge_erro
     RIDGE_TRY(gguf_open(&c->file, c->path, err));
     RIDGE_TRY(model_config_read(&config, c->file, err));
     c->n = calibrate_plan(c->steps, config.n_context);
+    c->n_context = config.n_context;
     return device_cpu_create(&c->cpu, &cpu, err);
 }
 
@@ -73,6 +79,16 @@ static ridge_status measure_peaks(calibration *c, ridge_error *err) {
     return RIDGE_OK;
 }
 
+/* Zeros of a model whose context has no room for it. */
+static ridge_status measure_host(calibration *c, const calibrate_args *a, ridge_error *err) {
+    engine_params p = engine_params_default();
+    p.model_path = c->path;
+    p.n_threads = device_cpu_threads(c->cpu);
+    p.isa = device_cpu_isa(c->cpu);
+    if (c->n_context < PLAN_HOST_CONTEXT) return RIDGE_OK;
+    return plan_host_measure(&c->host, &p, HOST_SHARE * a->seconds, err);
+}
+
 static ridge_status calibrate(calibration *c, const calibrate_args *a, ridge_error *err) {
     uint64_t free_bytes = mem_available_bytes(); /* before anything is opened */
     if (!(a->seconds >= 0 && a->seconds <= 1e5))
@@ -82,11 +98,13 @@ static ridge_status calibrate(calibration *c, const calibrate_args *a, ridge_err
     RIDGE_TRY(open_all(c, a, err));
     RIDGE_TRY(measure_peaks(c, err));
     RIDGE_TRY(calibrate_measure(c->steps, c->n, c->file, c->cpu, a->seconds, cli_log(), err));
+    RIDGE_TRY(measure_host(c, a, err));
     RIDGE_TRY(measure_peaks(c, err));
     const calibrate_machine machine = {
         .peaks = {.flops_per_s = c->peaks.int8_ops_per_s, .bytes_per_s = c->peaks.read_bytes_per_s},
         .packed_tokens = device_cpu_packed_tokens(c->cpu)};
     RIDGE_TRY(calibrate_fit(&c->profile, c->steps, c->n, c->file, &machine, err));
+    c->profile.host = c->host;
     RIDGE_TRY(describe(c, a, free_bytes, err));
     return a->output != NULL ? plan_profile_save(&c->profile, a->output, err) : RIDGE_OK;
 }
@@ -127,6 +145,8 @@ static void print_table(const calibration *c, const calibrate_args *a) {
            100 * median_error(c, true));
     printf("peaks: %.4g int8 operations/s, %.4g bytes/s\n", c->peaks.int8_ops_per_s,
            c->peaks.read_bytes_per_s);
+    printf("serving adds %.3f ms to a step and %.3f ms for each token\n", 1000 * c->host.step_s,
+           1000 * c->host.token_s);
     if (a->output == NULL) return;
     printf("with ridge plan and sim: --gpu %s%s\n", strchr(a->output, '/') ? "" : "./", a->output);
 }
@@ -150,7 +170,10 @@ static int print_json(const calibration *c) {
         buf_json_field(&b, "predicted_seconds", s->predicted_s);
         buf_puts(&b, "}");
     }
-    buf_puts(&b, "]");
+    buf_puts(&b, "],\"host\":{");
+    buf_json_field(&b, "step_s", c->host.step_s);
+    buf_json_field(&b, "token_s", c->host.token_s);
+    buf_puts(&b, "}");
     buf_json_field(&b, "median_error_fitted", median_error(c, false));
     buf_json_field(&b, "median_error_held_out", median_error(c, true));
     buf_puts(&b, "}");

@@ -197,7 +197,7 @@ typedef struct {
     uint64_t prompt_tokens_cached,
         prompt_tokens_computed;           /* of prompt_tokens: the one or the other */
     uint64_t finished[ENGINE_ERROR + 1];  /* requests by engine_finish */
-    double step_s;                        /* time spent in steps */
+    double step_s, device_s;              /* time spent in steps; of that in the device */
     double flops, weight_bytes, kv_bytes; /* of all steps */
     double roof_s; /* what they would have taken at the roof; 0 while the peaks are unknown */
     double memory_bound_s, compute_bound_s, unknown_bound_s; /* step_s, by what bounds the steps */

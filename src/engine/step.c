@@ -307,6 +307,7 @@ static void account_step(engine *e, const sched_plan *plan, double start) {
     step_cost cost = cost_of(e, plan, &a, seconds);
     add_step(&e->account, &a, seconds);
     stats_add_step(&e->stats, &cost);
+    e->stats.device_s += a.seconds;
     sched_cache_use use = sched_get_cache_use(e->sched);
     e->stats.kv_token_steps_reserved += (double)use.reserved;
     e->stats.kv_token_steps_used += (double)use.used;

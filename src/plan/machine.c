@@ -223,9 +223,8 @@ static ridge_status run_part(const machine *m, uint32_t i, const dev_batch *batc
     return RIDGE_OK;
 }
 
-ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
-                          ridge_error *err) {
-    const machine *m = context;
+static ridge_status device_step(const machine *m, const dev_batch *batch, uint32_t n_wanted,
+                                sim_step *out, ridge_error *err) {
     double n_tensor = model_split_ways(m->params.split.n_tensor);
     *out = (sim_step){.n_parts = m->n_parts};
     for (uint32_t i = 0; i < m->n_parts; i++) RIDGE_TRY(run_part(m, i, batch, n_wanted, out, err));
@@ -236,9 +235,20 @@ ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_want
     return RIDGE_OK;
 }
 
+/* The host has its time with the last part. */
+ridge_status machine_step(void *context, const dev_batch *batch, uint32_t n_wanted, sim_step *out,
+                          ridge_error *err) {
+    const machine *m = context;
+    RIDGE_TRY(device_step(m, batch, n_wanted, out, err));
+    double host_s = m->profile.host.step_s + m->profile.host.token_s * n_wanted;
+    out->seconds += host_s;
+    out->parts_s[m->n_parts - 1] += host_s;
+    return RIDGE_OK;
+}
+
 ridge_status machine_draft_step(void *context, const dev_batch *batch, uint32_t n_wanted,
                                 sim_step *out, ridge_error *err) {
-    return machine_step(((const machine *)context)->draft, batch, n_wanted, out, err);
+    return device_step(((const machine *)context)->draft, batch, n_wanted, out, err);
 }
 
 const dev_kv_layout *machine_kv_layout(const machine *m) {
@@ -250,7 +260,7 @@ static ridge_status one_row(const machine *m, bool wanted, dev_account *out, rid
     const dev_seq seq = {.n_rows = 1, .n_context = 1};
     const dev_batch batch = {.n_tokens = 1, .n_seqs = 1, .seqs = &seq};
     sim_step step;
-    RIDGE_TRY(machine_step((void *)m, &batch, wanted, &step, err));
+    RIDGE_TRY(device_step(m, &batch, wanted, &step, err));
     *out = step.account;
     return RIDGE_OK;
 }

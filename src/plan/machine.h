@@ -8,6 +8,8 @@
  * are stages (plan/sim.h). Each stage has its even share of weights; what they leave of the memory
  * is shared among the sets.
  *
+ * What serving adds, the profile says: it has its time with the last part of a step.
+ *
  * A draft model is divided among the tensor ranks of the first stage alone, with a cache for as
  * many tokens as all caches of the stages hold, and runs before that stage.
  */

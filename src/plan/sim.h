@@ -18,10 +18,11 @@
  *                 that. So a token takes all stages and links one after the other, and with all
  *                 teams at work the slowest stage says how many steps a second there are.
  *
- * Time is that of the devices alone: texts, the way to clients and the host's work between two
- * steps cost nothing. Answers are as long as the traffic says. A prompt's tokens are such that what
- * the trace names alike, and a shared beginning, is equal, and nothing else is. As by the engine, a
- * prompt that leaves no room in max_model_len is refused, and an answer ends where the room does.
+ * Time is that of the devices, and what a profile says that serving adds to a step (sampling,
+ * texts, the way to clients: roof/efficiency.h); that of data sheets adds nothing. Answers are as
+ * long as the traffic says. A prompt's tokens are such that what the trace names alike, and a
+ * shared beginning, is equal, and nothing else is. As by the engine, a prompt that leaves no room
+ * in max_model_len is refused, and an answer ends where the room does.
  *
  * The same parameters and traffic give the same result, bit for bit. Memory is that of the requests
  * that are in the system at once. One thread.

@@ -80,10 +80,17 @@ typedef struct {
     double link_bytes_per_s, network_bytes_per_s; /* hardware.h's; 0: unknown */
 } efficiency_machine;
 
+/* What serving adds to a step, beside the device: for the step, and for each row whose token is
+ * sampled and sent. Zeros: nothing, or unknown. */
+typedef struct {
+    double step_s, token_s;
+} efficiency_host;
+
 typedef struct {
     char name[32];
     char made[256]; /* the command that made it */
     efficiency_machine machine;
+    efficiency_host host;
     double activations; /* share of the activations that goes through memory */
     efficiency_numbers kinds[EFFICIENCY_N_KINDS];
 } efficiency_profile;

@@ -10,7 +10,10 @@
  *     "machine": {"title": "...", "flops_per_s": 5e+11, "bytes_per_s": 2e+10, "memory_bytes": 1e10}
  *
  * and, where somebody has added them, "link_bytes_per_s" and "network_bytes_per_s", from one of its
- * kind to another.
+ * kind to another. What serving adds to a step may stand in any profile; one without it adds
+ * nothing:
+ *
+ *     "host": {"step_s": 0.0003, "token_s": 4e-05}
  */
 #include <jansson.h>
 #include <math.h>
@@ -171,6 +174,13 @@ static ridge_status read_machine(efficiency_machine *m, const json_t *object, ri
                             "memory_bytes and perhaps link_bytes_per_s and network_bytes_per_s");
 }
 
+static ridge_status read_host(efficiency_host *h, const json_t *object, ridge_error *err) {
+    if (!json_is_object(object) || json_object_size(object) != 2)
+        return RIDGE_FAIL(err, RIDGE_EFORMAT, "\"host\": expected an object of step_s and token_s");
+    RIDGE_TRY(read_number(&h->step_s, json_object_get(object, "step_s"), "host.step_s", 0, 1, err));
+    return read_number(&h->token_s, json_object_get(object, "token_s"), "host.token_s", 0, 1, err);
+}
+
 static ridge_status read_profile(efficiency_profile *p, const json_t *root, ridge_error *err) {
     char format[40];
     double version;
@@ -185,13 +195,14 @@ static ridge_status read_profile(efficiency_profile *p, const json_t *root, ridg
     RIDGE_TRY(read_number(&p->activations, json_object_get(root, "activations"), "\"activations\"",
                           0, 1, err));
     RIDGE_TRY(read_kinds(p, json_object_get(root, "kinds"), err));
-    const json_t *machine = json_object_get(root, "machine");
+    const json_t *machine = json_object_get(root, "machine"), *host = json_object_get(root, "host");
     if (machine != NULL) RIDGE_TRY(read_machine(&p->machine, machine, err));
-    return json_object_size(root) == (machine != NULL ? 7 : 6)
+    if (host != NULL) RIDGE_TRY(read_host(&p->host, host, err));
+    return json_object_size(root) == 6u + (machine != NULL) + (host != NULL)
                ? RIDGE_OK
                : RIDGE_FAIL(err, RIDGE_EFORMAT,
                             "unknown fields: expected format, version, name, made, activations, "
-                            "kinds and perhaps machine");
+                            "kinds and perhaps machine and host");
 }
 
 ridge_status efficiency_parse(efficiency_profile *out, const char *where, const char *text,
@@ -245,12 +256,21 @@ static void write_machine(buf *b, efficiency_machine m) {
     buf_puts(b, "}");
 }
 
+static void write_host(buf *b, const efficiency_host *h) {
+    buf_puts(b, ",\n \"host\": {\"step_s\": ");
+    buf_json_double(b, h->step_s);
+    buf_puts(b, ", \"token_s\": ");
+    buf_json_double(b, h->token_s);
+    buf_puts(b, "}");
+}
+
 void efficiency_write(buf *b, const efficiency_profile *p) {
     buf_printf(b, "{\"format\": \"%s\", \"version\": %d,\n \"name\": ", FORMAT, VERSION);
     buf_json_string(b, p->name, strlen(p->name));
     buf_puts(b, ",\n \"made\": ");
     buf_json_string(b, p->made, strlen(p->made));
     if (p->machine.flops_per_s > 0) write_machine(b, p->machine);
+    if (p->host.step_s > 0 || p->host.token_s > 0) write_host(b, &p->host);
     buf_puts(b, ",\n \"activations\": ");
     buf_json_double(b, p->activations);
     buf_puts(b, ",\n \"kinds\": {");

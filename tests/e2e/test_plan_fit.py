@@ -102,6 +102,33 @@ def test_a_machine_by_its_file(ridge, machine):
     assert re.search(r"TTFT +3\.\d+ s -> +14\.\d ms", text)  # 2 x 6.98e9 x 1,000 and attention's, at 4e12 and 989e12
 
 
+def test_what_serving_adds(ridge, machine):
+    """0.1 s to each step, 0.01 s to each row that wants a token: a guess's, too; a draft model's forwards have none of it.
+    What a plan says is of the device alone."""
+    args = ("--model", "llama-3.1-8b", "--gpu", machine, "--memory", "64G")
+
+    def times(host, *more):
+        profile = json.loads(machine.read_text())
+        machine.write_text(json.dumps({key: value for key, value in profile.items() if key != "host"} | host))
+        r = ridge.json("sim", *args, "--num-prompts", 2, "--input-len", 1, "--output-len", 3, "--rate", 1e6, *more, "--json")
+        return r["tpot_ms"]["mean"], r["busy"] * r["duration_s"], r["steps"]
+
+    def plan():
+        return ridge.json("plan", *args, "--json")["latency"]
+
+    host = {"host": {"step_s": 0.1, "token_s": 0.01}}
+    alone, with_host = times({}, "--max-num-seqs", 1), times(host, "--max-num-seqs", 1)
+    assert with_host[0] - alone[0] == pytest.approx(110)
+    assert with_host[1] - alone[1] == pytest.approx(6 * 0.11) and alone[2] == with_host[2] == 6
+    before = plan()
+    times({})
+    assert plan() == before
+    guesses = ("--max-num-seqs", 1, "--speculative-model", "llama-3.1-8b", "--num-speculative-tokens", 1)
+    alone, with_host = times({}, *guesses), times(host, *guesses)
+    assert with_host[2] == 6  # per request: the prompt's token, one beside a guess, the last without one
+    assert with_host[1] - alone[1] == pytest.approx(6 * 0.1 + 2 * (1 + 2 + 1) * 0.01)
+
+
 def test_links_of_a_machine(ridge, machine):
     """--calibrate measures none: that they cost nothing is no answer. In a prompt go over them 65 sums (of the embedding's
     rows, and two a layer) of 1,000 rows of 4,096 values of 2 bytes, of which each of two ranks sends as much as there is,

@@ -183,6 +183,7 @@ static void test_of_an_engine(void **state) {
     assert_int_equal(stats.step_tokens_sum, 40 + 3 + 4 + 3);
     assert_true(stats.flops > 0 && stats.weight_bytes > 0 && stats.roof_s > 0);
     assert_near(stats.memory_bound_s + stats.compute_bound_s, stats.step_s);
+    assert_true(stats.device_s > 0 && stats.device_s <= stats.step_s);
     engine_close(e);
 }
 

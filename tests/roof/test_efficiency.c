@@ -158,6 +158,7 @@ static void a_file_says_the_same(void **state) {
     p.kinds[EFFICIENCY_LINEAR].few_tokens = 8;
     p.kinds[EFFICIENCY_LINEAR].unpack_tokens = 2.5;
     p.machine = (efficiency_machine){"a \"CPU\", 2 threads", 4.25e11, 2.5e10, 1.6e10, 0, 1e9};
+    p.host = (efficiency_host){0.00025, 0};
     efficiency_write(&text, &p);
     assert_false(text.failed);
     assert_int_equal(efficiency_parse(&q, "some.json", text.data, text.len, &err), RIDGE_OK);
@@ -177,6 +178,7 @@ static void a_file_says_the_same(void **state) {
     assert_true(q.machine.bytes_per_s == p.machine.bytes_per_s);
     assert_true(q.machine.memory_bytes == p.machine.memory_bytes);
     assert_true(q.machine.link_bytes_per_s == 0 && q.machine.network_bytes_per_s == 1e9);
+    assert_true(q.host.step_s == 0.00025 && q.host.token_s == 0);
     efficiency_op op = linear(77, 333, 4444);
     assert_near(seconds(&q, &op), seconds(&p, &op));
     buf_free(&text);
@@ -197,6 +199,7 @@ static void a_kind_left_out_is_ideal(void **state) {
     assert_near(p.kinds[EFFICIENCY_NORM].compute, 1);
     assert_near(p.kinds[EFFICIENCY_LINEAR].few_compute, 1);
     assert_true(p.machine.flops_per_s == 0);
+    assert_true(p.host.step_s == 0 && p.host.token_s == 0);
 }
 
 static void faults_are_named(void **state) {
@@ -220,6 +223,11 @@ static void faults_are_named(void **state) {
          "machine.memory_bytes: 0, expected 1e+06 to 1e+21"},
         {REST "{},\"machine\":{\"title\":\"x\"," PEAKS ",\"memory_bytes\":1e9,\"m\":1}}",
          "machine: unknown fields"},
+        {REST "{},\"host\":1}", "\"host\": expected an object of step_s and token_s"},
+        {REST "{},\"host\":{\"step_s\":0}}", "\"host\": expected an object of step_s and token_s"},
+        {REST "{},\"host\":{\"step_s\":0,\"token\":0}}", "host.token_s: expected a number"},
+        {REST "{},\"host\":{\"step_s\":-1,\"token_s\":0}}", "host.step_s: -1, expected 0 to 1"},
+        {REST "{},\"host\":{\"step_s\":0,\"token_s\":2}}", "host.token_s: 2, expected 0 to 1"},
         {REST "{\"linear\":{\"few_tokens\":-1}}}", "kinds.linear.few_tokens: -1"},
         {REST "{\"linear\":{\"few_compute\":0}}}", "kinds.linear.few_compute: 0"},
         {REST "{\"lineal\":{}}}", "kinds.lineal: no such kind"},
