@@ -1,4 +1,5 @@
 """`ridge bench`: the picture of the roofline shows what the same run printed as JSON."""
+import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -28,6 +29,20 @@ def axis(root, name, attribute):
     for tick, at in ticks:
         assert abs(place(10**tick) - at) < 0.2
     return place
+
+
+def test_peaks_that_were_higher_stay(ridge, model, tmp_path):
+    """What is lower was measured while something else computed."""
+    def measured():
+        ridge("bench", model("smollm2-135m"), *QUICK, env={"RIDGE_HOME": str(tmp_path)})
+        (entry,) = json.loads((tmp_path / "peaks.json").read_text()).values()
+        return entry
+
+    first = measured()
+    (key,) = json.loads((tmp_path / "peaks.json").read_text())
+    (tmp_path / "peaks.json").write_text(json.dumps({key: {**first, "read_bytes_per_s": 1e15, "int8_ops_per_s": 1.0}}))
+    second = measured()
+    assert second["read_bytes_per_s"] == 1e15 and second["int8_ops_per_s"] > 1e6
 
 
 def translation(element):
