@@ -68,10 +68,11 @@ static inline vf v_pow2(vf a) {
     __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
 }
-static inline void v_store_i8(int8_t *p, vf a) {
-    __m256i i = _mm256_cvtps_epi32(a);
-    __m128i h = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
-    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(h, h));
+/* One store, of which loads of the whole need not wait. */
+static inline void v_store_i8(int8_t *p, const vf a[2]) {
+    __m256i h = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
+    __m128i b = _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    _mm_storeu_si128((__m128i *)p, _mm_shuffle_epi32(b, 0xD8)); /* fours in order */
 }
 static inline vf v_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));

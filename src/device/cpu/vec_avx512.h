@@ -68,8 +68,8 @@ static inline vf v_pow2(vf a) {
     __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
 }
-static inline void v_store_i8(int8_t *p, vf a) {
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)));
+static inline void v_store_i8(int8_t *p, const vf a[1]) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a[0])));
 }
 static inline vf v_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

@@ -74,11 +74,11 @@ static inline vf v_pow2(vf a) {
     int32x4_t i = vaddq_s32(vcvtq_s32_f32(a), vdupq_n_s32(127));
     return vreinterpretq_f32_s32(vshlq_n_s32(i, 23));
 }
-static inline void v_store_i8(int8_t *p, vf a) {
-    int16x4_t half = vqmovn_s32(vcvtq_s32_f32(a));
-    int32x2_t bytes = vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(half, half)));
-    int32_t four = vget_lane_s32(bytes, 0);
-    memcpy(p, &four, sizeof four);
+static inline void v_store_i8(int8_t *p, const vf a[4]) {
+    int16x4_t h[4];
+    for (int i = 0; i < 4; i++) h[i] = vqmovn_s32(vcvtnq_s32_f32(a[i]));
+    vst1q_s8(
+        p, vcombine_s8(vqmovn_s16(vcombine_s16(h[0], h[1])), vqmovn_s16(vcombine_s16(h[2], h[3]))));
 }
 static inline vf v_load_f16(const uint16_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));

@@ -69,8 +69,9 @@ static inline vf v_pow2(vf a) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-static inline void v_store_i8(int8_t *p, vf a) {
-    *p = (int8_t)a;
+/* 16 values, rounded to the nearest, ties to even. */
+static inline void v_store_i8(int8_t *p, const vf a[16]) {
+    for (int i = 0; i < 16; i++) p[i] = (int8_t)rintf(a[i]);
 }
 static inline vf v_load_f16(const uint16_t *p) {
     return quant_f16_to_f32(*p);
