@@ -273,8 +273,17 @@ static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch,
     return status;
 }
 
+/* The same of a whole phase: what has neither bytes nor FLOPs only adds to its time. */
+static double phase_reached(const bench_result *r, const machine_peaks *peaks) {
+    double roof_seconds = 0;
+    for (size_t i = 0; i < r->n_rows; i++)
+        roof_seconds += roofline_reached(&r->rows[i], peaks) * r->rows[i].seconds;
+    return roof_seconds / roofline_seconds(r->rows, r->n_rows);
+}
+
 static void profile_json(buf *b, const bench_result *r, const machine_peaks *peaks) {
     double total = roofline_seconds(r->rows, r->n_rows);
+    buf_json_field(b, "of_roof", phase_reached(r, peaks));
     buf_puts(b, ",\"profile\":[");
     for (size_t i = 0; i < r->n_rows; i++) {
         const dev_profile_row *row = &r->rows[i];
@@ -306,6 +315,8 @@ static void profile_table(const bench_result *r, const machine_peaks *peaks) {
             printf(" %8s %8s %9s", "", "", "");
         printf("  %s\n", row->name);
     }
+    printf("  %5.1f%% %9s %8s %8s %8.1f%%  all\n", 100.0, "", "", "",
+           100 * phase_reached(r, peaks));
 }
 
 static void print_json(engine *e, const bench_args *a, const char *model,

@@ -52,7 +52,8 @@ typedef struct {
 
 double roofline_reached(const dev_profile_row *row, const roof_peaks *peaks) {
     double peak = row->integer ? peaks->int8_ops_per_s : peaks->f32_flops_per_s;
-    return roof_seconds(row->flops, peak, row->bytes, peaks->read_bytes_per_s) / row->seconds;
+    double least = roof_seconds(row->flops, peak, row->bytes, peaks->read_bytes_per_s);
+    return row->seconds > 0 ? least / row->seconds : 0;
 }
 
 double roofline_seconds(const dev_profile_row *rows, size_t n_rows) {

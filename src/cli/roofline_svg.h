@@ -31,7 +31,8 @@ void roofline_svg(buf *out, const roofline *r);
 ridge_status roofline_svg_write(const char *path, const roofline *r,
                                 ridge_error *err) RIDGE_CHECKED;
 
-/* Of the time that the slower of its two roofs asks for: how much of what the operation took. */
+/* Of the time that the slower of its two roofs asks for: how much of what the operation took;
+ * 0 where that is no time. */
 double roofline_reached(const dev_profile_row *row, const roof_peaks *peaks);
 /* Seconds of all rows. */
 double roofline_seconds(const dev_profile_row *rows, size_t n_rows);

@@ -89,6 +89,23 @@ def test_area_is_the_share_of_the_time(bench):
         assert size == pytest.approx(400 * shares[key], rel=0.05)
 
 
+def test_of_roof_of_a_phase_is_that_of_its_operations(bench):
+    out, _ = bench
+    machine = out["machine"]
+    peaks = {"int8": machine["peak_int8_ops_per_s"], "f32": machine["peak_f32_flops_per_s"]}
+    for result in out["results"]:
+        rows = result["profile"]
+        least = sum(max(row["flops"] / peaks[row["unit"]], row["bytes"] / machine["peak_read_bytes_per_s"]) for row in rows)
+        assert result["of_roof"] == pytest.approx(least / sum(row["seconds"] for row in rows), rel=1e-6)
+
+
+def test_profile_ends_with_the_whole_phase(ridge, model):
+    lines = ridge.text("bench", model("smollm2-135m"), *QUICK, "--profile").splitlines()
+    phases = [i for i, line in enumerate(lines) if line.startswith(("prefill", "decode"))]
+    ends = [lines[i - 1].split() for i in [*phases[1:], len(lines)]]
+    assert len(ends) == 2 and all(end[0] == "100.0%" and end[-1] == "all" and len(end) == 3 for end in ends)
+
+
 def test_roofs_and_ridges(bench):
     out, root = bench
     x, y = axis(root, "x-tick", "x"), axis(root, "y-tick", "y")
