@@ -17,7 +17,7 @@ size_t utf8_encode(uint32_t c, char out[4]);
 /* Characters of n bytes of UTF-8: those that begin one. */
 size_t utf8_count(const char *s, size_t n);
 bool utf8_valid(const char *s, size_t n);
-/* In place, for a terminal: control characters become spaces, and each byte that is not UTF-8 '?'. */
+/* In place, for a terminal: control characters become spaces, each byte that is not UTF-8 '?'. */
 void utf8_make_printable(char *s);
 /* How many bytes at the end of s are the beginning of a character that could still be completed. */
 size_t utf8_incomplete_tail(const char *s, size_t n);

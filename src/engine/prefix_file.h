@@ -21,7 +21,8 @@
 ridge_status prefix_file_write(engine *e, const char *path, uint64_t max_bytes, uint64_t *n_tokens,
                                ridge_error *err) RIDGE_CHECKED;
 /* RIDGE_ENOTFOUND: there is none, or it is empty; RIDGE_EFORMAT: damaged, another engine's, or of
- * another version of the format; RIDGE_EUNSUPPORTED: something else altogether; or it can't be read. Takes what fits. */
+ * another version of the format; RIDGE_EUNSUPPORTED: something else altogether; or it can't be
+ * read. Takes what fits. */
 ridge_status prefix_file_read(engine *e, const char *path, uint64_t *n_tokens,
                               ridge_error *err) RIDGE_CHECKED;
 

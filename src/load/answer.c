@@ -9,8 +9,8 @@
 #include "base/utf8.h"
 
 #define MAX_MESSAGE 300
-#define MAX_TOKENS INT32_MAX /* what says more counts no tokens; sums of all answers cannot wrap   \
-                              */
+/* What says more counts no tokens; sums of all answers cannot wrap. */
+#define MAX_TOKENS INT32_MAX
 
 static void take_text(XXH64_state_t *hash, const json_t *text, bool *has_text) {
     if (!json_is_string(text) || json_string_length(text) == 0) return;
