@@ -22,9 +22,11 @@ const char *tokenizer_token_bytes(const tokenizer *t, int32_t id, bool special, 
     return t->vocab.text + token->bytes;
 }
 
-/* Where the encoder puts a space before a text (at its start and behind a special token), the first
- * space that comes back there is that one. */
-const char *decode_token(const tokenizer *t, int32_t id, bool special, bool *started, size_t *n) {
+/* The text of id inside a decoding; updates *started (see detokenizer). Where the encoder puts a
+ * space before a text (at its start and behind a special token), the first space that comes back
+ * there is that one. */
+static const char *decode_token(const tokenizer *t, int32_t id, bool special, bool *started,
+                                size_t *n) {
     const char *bytes = tokenizer_token_bytes(t, id, special, n);
     const vocab_token *token = token_at(t, id);
     if (!t->space_prefix || token == NULL) return bytes;

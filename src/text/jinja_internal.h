@@ -407,7 +407,6 @@ extern const jdef jinja_text_filters[], jinja_sequence_filters[]; /* end with a 
 extern const jdef jinja_str_methods[];
 bool jinja_method_mutates(jv self, const jstr *name);
 jv jinja_call_def(jx *x, const jdef *def, jv self, const jargs *args);
-jv jinja_attr_path(jx *x, jv of, jv path); /* "a.b.0" as map(attribute=) takes it */
 jv jinja_strftime(jx *x, const jstr *format);
 
 /* the evaluator */

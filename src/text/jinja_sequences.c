@@ -45,7 +45,8 @@ static jv attr_path(jx *x, jv of, jv path, jv otherwise) {
     return of;
 }
 
-jv jinja_attr_path(jx *x, jv of, jv path) {
+/* "a.b.0" as map(attribute=) takes it. */
+static jv jinja_attr_path(jx *x, jv of, jv path) {
     return attr_path(x, of, path, (jv){.type = J_MISSING});
 }
 

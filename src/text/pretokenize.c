@@ -13,7 +13,7 @@ uint32_t unicode_classes_at(const char *s, size_t n, size_t *width) {
 }
 
 /* \s+(?!\S)|\s+ at i: the last whitespace before a word stays with the word. */
-size_t cut_space(const char *s, size_t n, size_t i) {
+static size_t cut_space(const char *s, size_t n, size_t i) {
     size_t last = i, end = i;
     for (character c = at(s, n, i); c.classes & CLASS_SPACE; c = at(s, n, end)) {
         last = end;
@@ -23,7 +23,7 @@ size_t cut_space(const char *s, size_t n, size_t i) {
 }
 
 /* \s*[\r\n]+ before that: whitespace up to its last line end. */
-size_t cut_lines(const char *s, size_t n, size_t i) {
+static size_t cut_lines(const char *s, size_t n, size_t i) {
     size_t line = i;
     for (size_t end = i;;) {
         character c = at(s, n, end);

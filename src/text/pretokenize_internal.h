@@ -70,9 +70,7 @@ static inline size_t contraction(const char *s, size_t n, size_t i, bool fold) {
     return 0;
 }
 
-/* Pieces of patterns that several share: each returns the end of what begins at i. */
-size_t cut_space(const char *s, size_t n, size_t i);
-size_t cut_lines(const char *s, size_t n, size_t i);
+/* A piece of patterns that several share: returns the end of what begins at i. */
 size_t cut_symbols(const cut_stage *stage, const char *s, size_t n, size_t i, uint32_t stops);
 
 size_t cut_gpt2(const cut_stage *stage, const char *s, size_t n, size_t i);

@@ -47,7 +47,7 @@ int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 bool tokenizer_adds_bos(const tokenizer *t);
 bool tokenizer_is_eog(const tokenizer *t,
                       int32_t id);              /* ends a generation: eos, eot, <end_of_turn> ... */
-const char *tokenizer_kind(const tokenizer *t); /* for inspect: "bpe (qwen2)", "spm" */
+const char *tokenizer_kind(const tokenizer *t); /* "bpe (qwen2)", "spm" */
 
 /* Streaming detokenizer: whole UTF-8 characters leave; an incomplete tail is held back, invalid
  * bytes become U+FFFD. One per sequence; zero-initialise. */

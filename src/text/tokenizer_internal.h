@@ -172,7 +172,5 @@ bool nfc_is_clean(const char *s, size_t n); /* true: surely NFC already */
 bool special_add(special_trie *trie, const char *s, size_t n, int32_t id);
 /* The longest token that begins at s: its id and length, else NO_TOKEN. */
 int32_t special_match(const tokenizer *t, bool parse_special, const char *s, size_t n, size_t *len);
-/* The text of id inside a decoding; updates *started (see detokenizer). */
-const char *decode_token(const tokenizer *t, int32_t id, bool special, bool *started, size_t *n);
 
 #endif
