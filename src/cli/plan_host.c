@@ -17,8 +17,8 @@
 
 #define MANY 16 /* streams, against one */
 #define PROMPT_TOKENS 8
-#define SHORT_TOKENS 8 /* answers; what the beginning of a run takes is in both, */
-#define LONG_TOKENS 56 /* so that the difference is of steps alone */
+#define SHORT_TOKENS 4 /* answers; what the beginning of a run takes is in both, */
+#define LONG_TOKENS 20 /* so that the difference is of steps alone */
 #define MIN_ROUNDS 5
 #define MAX_ROUNDS 15
 
