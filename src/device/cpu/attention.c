@@ -281,7 +281,7 @@ static uint32_t n_pieces(const cpu_run *r, const dev_op *op, uint32_t s) {
 }
 
 /* The chunk's work; `at` is left at its sequence. The KV heads of a span follow each other, as they
- * do in the cache's blocks: what the processor fetches beyond the end of a run is needed soon. */
+ * do in the cache: what the processor fetches beyond the end of one is needed soon. */
 static attention_job find_job(const cpu_run *r, const dev_op *op, uint32_t chunk,
                               attention_place *at) {
     if (chunk < at->first) *at = (attention_place){.n_pieces = n_pieces(r, op, 0)};

@@ -248,10 +248,13 @@ struct dev_weight {
 struct dev_kv {
     dev_kv_layout layout;
     struct {
-        uint8_t *data; /* [n_blocks][n_layers][n_kv_heads][block_size / lanes] runs */
+        /* [n_blocks / together][n_layers][n_kv_heads][together][block_size / lanes] runs */
+        uint8_t *data;
         size_t block_bytes, bytes;
     } groups[DEV_MAX_GROUPS];
-    uint32_t lanes; /* tokens of a run: 16, or block_size if no multiple of it */
+    uint32_t lanes;    /* tokens of a run: 16, or block_size if no multiple of it */
+    uint32_t together; /* blocks of neighbouring numbers that lie among each other; n_blocks is
+                          rounded up to a multiple of it */
 };
 
 /* Weights smaller than a few huge pages lie next to each other in one of these; they live as long

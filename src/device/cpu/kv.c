@@ -1,8 +1,11 @@
 /* device/cpu/kv: the pool of keys and values.
  *
  * A block holds, for each layer and head, runs of `lanes` tokens: 16, or the whole block where its
- * size is no multiple of 16; the values of a run follow its keys, so that what is read together
- * lies together. In a run of n tokens lie
+ * size is no multiple of 16; the values of a run follow its keys. Blocks of neighbouring numbers,
+ * as many as hold a span of attention, are together: for each layer and head lie the runs of the
+ * one block, then those of the next. So what is read together lies together where a sequence got
+ * neighbours, as it does from a fresh pool; and yet a short text touches but little memory, though
+ * the pool's pages are huge. In a run of n tokens lie
  *
  *     f16, f32   keys [head_dim][n], so that the scores of n tokens are made together without a sum
  *                across lanes; values [n][head_dim]
@@ -64,8 +67,9 @@ static bool map_group(dev_kv *kv, uint32_t g) {
         !mem_mul(most, kv->layout.block_size, &most) || !mem_mul(most, group->n_layers, &most) ||
         !mem_mul(most, group->n_blocks, &most))
         return false;
+    size_t n_blocks = (group->n_blocks + (size_t)kv->together - 1) / kv->together * kv->together;
     kv->groups[g].block_bytes = dev_kv_bytes_per_block(&kv->layout, g);
-    kv->groups[g].bytes = kv->groups[g].block_bytes * group->n_blocks;
+    if (!mem_mul(kv->groups[g].block_bytes, n_blocks, &kv->groups[g].bytes)) return false;
     kv->groups[g].data = mem_map(kv->groups[g].bytes);
     return kv->groups[g].data != NULL;
 }
@@ -76,6 +80,7 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
     if (kv == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "KV pool");
     kv->layout = *layout;
     kv->lanes = layout->block_size % 16 == 0 ? 16 : layout->block_size;
+    kv->together = layout->block_size < CPU_SPAN ? CPU_SPAN / layout->block_size : 1;
     for (uint32_t g = 0; g < layout->n_groups; g++)
         if (!map_group(kv, g)) {
             cpu_kv_free(d, kv);
@@ -86,93 +91,94 @@ ridge_status cpu_kv_create(device *d, dev_kv **out, const dev_kv_layout *layout,
     return RIDGE_OK;
 }
 
-/* Whole blocks --------------------------------------------------------------------------------- */
+/* Runs ----------------------------------------------------------------------------------------- */
 
-static uint8_t *block_at(const dev_kv *kv, uint32_t group, int32_t block) {
-    return kv->groups[group].data + (size_t)block * kv->groups[group].block_bytes;
-}
-
-/* What lies past n_tokens in the source is overwritten before it is read. */
-void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
-                 uint32_t n_tokens) {
-    (void)d;
-    (void)n_tokens;
-    memcpy(block_at(kv, group, to), block_at(kv, group, from), kv->groups[group].block_bytes);
-}
-
-static uint32_t runs_per_layer(const dev_kv *kv, uint32_t group) {
-    return kv->layout.groups[group].n_kv_heads * (kv->layout.block_size / kv->lanes);
-}
-
-static size_t key_run_bytes(const dev_kv *kv, uint32_t group, uint32_t layer) {
-    dev_kv_type type = dev_kv_layer_type(&kv->layout, group, layer);
-    return kv->lanes * dev_kv_entry_bytes(type, kv->layout.groups[group].head_dim);
-}
-
-/* Outside the pool a block is all of its keys, then all of its values: what files have. */
-
-void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to) {
-    (void)d;
-    const uint8_t *run = block_at(kv, group, block);
-    uint8_t *keys = to, *values = keys + kv->groups[group].block_bytes / 2;
-    for (uint32_t l = 0; l < kv->layout.groups[group].n_layers; l++) {
-        size_t n = key_run_bytes(kv, group, l);
-        for (uint32_t i = 0; i < runs_per_layer(kv, group); i++) {
-            memcpy(keys, run, n);
-            memcpy(values, run + n, n);
-            keys += n;
-            values += n;
-            run += 2 * n;
-        }
-    }
-}
-
-void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from) {
-    (void)d;
-    uint8_t *run = block_at(kv, group, block);
-    const uint8_t *keys = from, *values = keys + kv->groups[group].block_bytes / 2;
-    for (uint32_t l = 0; l < kv->layout.groups[group].n_layers; l++) {
-        size_t n = key_run_bytes(kv, group, l);
-        for (uint32_t i = 0; i < runs_per_layer(kv, group); i++) {
-            memcpy(run, keys, n);
-            memcpy(run + n, values, n);
-            keys += n;
-            values += n;
-            run += 2 * n;
-        }
-    }
-}
-
-/* One token ------------------------------------------------------------------------------------ */
-
-/* The runs of one layer and head. The layers of a block lie together: what a short context touches
- * is small, though the pool's pages are huge. */
+/* The runs of one layer and head, in blocks by their place in a table. */
 typedef struct {
-    const dev_kv *kv;
-    uint32_t group;
     const int32_t *blocks;
-    size_t key_bytes, bytes, first; /* of a run: its keys, all of it; of the runs in a block */
+    uint8_t *data; /* of the layer and head, in the first blocks that are together */
+    uint32_t block_size, lanes, together;
+    size_t key_bytes, bytes;       /* of a run: its keys, all of it */
+    size_t block_bytes, all_bytes; /* of a block: its runs, all layers and heads */
 } kv_runs;
 
 static kv_runs find_runs(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
                          uint32_t head) {
     const dev_kv_layout *l = &kv->layout;
-    kv_runs r = {.kv = kv, .group = group, .blocks = blocks};
-    r.key_bytes = key_run_bytes(kv, group, layer);
+    kv_runs r = {.blocks = blocks,
+                 .block_size = l->block_size,
+                 .lanes = kv->lanes,
+                 .together = kv->together,
+                 .all_bytes = kv->groups[group].block_bytes};
+    dev_kv_type type = dev_kv_layer_type(l, group, layer);
+    r.key_bytes = kv->lanes * dev_kv_entry_bytes(type, l->groups[group].head_dim);
     r.bytes = 2 * r.key_bytes;
-    r.first = dev_kv_layers_bytes(l, group, layer) + head * (l->block_size / kv->lanes) * r.bytes;
+    r.block_bytes = l->block_size / kv->lanes * r.bytes;
+    r.data = kv->groups[group].data +
+             kv->together * (dev_kv_layers_bytes(l, group, layer) + head * r.block_bytes);
     return r;
 }
 
-/* The run, the n-th of its block, of that head: its keys; the values are key_bytes further. */
+/* The n-th run of a block: its keys; the values are key_bytes further. */
 static uint8_t *run_at(const kv_runs *r, uint32_t block, uint32_t n) {
-    return block_at(r->kv, r->group, r->blocks[block]) + r->first + n * r->bytes;
+    uint32_t number = (uint32_t)r->blocks[block], at = number % r->together;
+    return r->data + (size_t)(number - at) * r->all_bytes + at * r->block_bytes + n * r->bytes;
 }
 
 static uint8_t *run_of(const kv_runs *r, uint32_t position) {
-    uint32_t size = r->kv->layout.block_size;
-    return run_at(r, position / size, position % size / r->kv->lanes);
+    return run_at(r, position / r->block_size, position % r->block_size / r->lanes);
 }
+
+/* Whole blocks --------------------------------------------------------------------------------- */
+
+/* What lies past n_tokens in the source is overwritten before it is read. */
+void cpu_kv_copy(device *d, dev_kv *kv, uint32_t group, int32_t from, int32_t to,
+                 uint32_t n_tokens) {
+    const dev_kv_group *g = &kv->layout.groups[group];
+    const int32_t blocks[] = {from, to};
+    (void)d;
+    (void)n_tokens;
+    for (uint32_t i = 0; i < g->n_layers * g->n_kv_heads; i++) {
+        kv_runs r = find_runs(kv, group, i / g->n_kv_heads, blocks, i % g->n_kv_heads);
+        memcpy(run_at(&r, 1, 0), run_at(&r, 0, 0), r.block_bytes);
+    }
+}
+
+/* Outside the pool a block is all of its keys, then all of its values: what files have. */
+
+void cpu_kv_read_block(device *d, const dev_kv *kv, uint32_t group, int32_t block, void *to) {
+    const dev_kv_group *g = &kv->layout.groups[group];
+    uint8_t *keys = to, *values = keys + kv->groups[group].block_bytes / 2;
+    (void)d;
+    for (uint32_t i = 0; i < g->n_layers * g->n_kv_heads; i++) {
+        kv_runs r = find_runs(kv, group, i / g->n_kv_heads, &block, i % g->n_kv_heads);
+        for (uint32_t n = 0; n < kv->layout.block_size / kv->lanes; n++) {
+            const uint8_t *run = run_at(&r, 0, n);
+            memcpy(keys, run, r.key_bytes);
+            memcpy(values, run + r.key_bytes, r.key_bytes);
+            keys += r.key_bytes;
+            values += r.key_bytes;
+        }
+    }
+}
+
+void cpu_kv_write_block(device *d, dev_kv *kv, uint32_t group, int32_t block, const void *from) {
+    const dev_kv_group *g = &kv->layout.groups[group];
+    const uint8_t *keys = from, *values = keys + kv->groups[group].block_bytes / 2;
+    (void)d;
+    for (uint32_t i = 0; i < g->n_layers * g->n_kv_heads; i++) {
+        kv_runs r = find_runs(kv, group, i / g->n_kv_heads, &block, i % g->n_kv_heads);
+        for (uint32_t n = 0; n < kv->layout.block_size / kv->lanes; n++) {
+            uint8_t *run = run_at(&r, 0, n);
+            memcpy(run, keys, r.key_bytes);
+            memcpy(run + r.key_bytes, values, r.key_bytes);
+            keys += r.key_bytes;
+            values += r.key_bytes;
+        }
+    }
+}
+
+/* One token ------------------------------------------------------------------------------------ */
 
 /* A block of 32 values of the keys of a run of q8_0: its scales; its quants are 2 * lanes further.
  */
@@ -299,7 +305,7 @@ static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group,
 /* The runs of 16 with tokens [begin, end) of a span; how many. */
 static uint32_t find_span(const kv_runs *r, uint32_t begin, uint32_t end,
                           const uint8_t *out[CPU_SPAN / 16]) {
-    uint32_t per_block = r->kv->layout.block_size / 16, n = 0;
+    uint32_t per_block = r->block_size / 16, n = 0;
     uint32_t block = begin / 16 / per_block, run = begin / 16 % per_block;
     for (uint32_t t = begin & ~15u; t < end; t += 16) {
         out[n++] = run_at(r, block, run);
