@@ -1,6 +1,7 @@
 /* server/prompt_report: see prompt_report.h. */
 #include "server/prompt_report.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
@@ -22,9 +23,18 @@ static void add_text(prompt_report *p, int32_t id, bool first, bool last) {
     buf_free(&shown);
 }
 
+/* "97,98," */
+static size_t ids_bytes(const api_prompt *prompt) {
+    size_t n = 0;
+    for (size_t i = 0; i < prompt->n_ids; i++)
+        n += (size_t)snprintf(NULL, 0, "%d,", prompt->ids[i]);
+    return n;
+}
+
 void prompt_report_init(prompt_report *p, const api_request *r, const api_prompt *prompt,
                         const server_backend *b) {
     *p = (prompt_report){.request = r, .prompt = prompt, .backend = b, .n_described = 1};
+    if (r->return_token_ids) p->ids_bytes = ids_bytes(prompt);
     if (echoes_logprobs(p)) {
         for (size_t i = 0; i < prompt->n_ids; i++)
             add_text(p, prompt->ids[i], i == 0, i + 1 == prompt->n_ids);
@@ -58,7 +68,7 @@ bool prompt_report_is_whole(const prompt_report *p) {
 size_t prompt_report_bytes(const prompt_report *p) {
     size_t n_text = 0;
     if (p->request->echo) api_prompt_text(p->prompt, &n_text);
-    return n_text + logprob_columns_bytes(&p->echoed) + p->ranked.len;
+    return n_text + p->ids_bytes + logprob_columns_bytes(&p->echoed) + p->ranked.len;
 }
 
 void prompt_report_write_ranked(const prompt_report *p, buf *out) {

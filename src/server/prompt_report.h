@@ -15,6 +15,7 @@ typedef struct {
     const server_backend *backend;
     logprob_columns echoed; /* with echo and logprobs; texts are there from the start */
     buf ranked;             /* with prompt_logprobs: ",{...},{...}" of all tokens but the first */
+    size_t ids_bytes;       /* with return_token_ids: of the prompt's, written */
     size_t n_described;     /* tokens that the columns and `ranked` describe, the first included */
     detokenizer pieces;     /* of the echoed tokens */
     size_t n_chars;         /* where the offsets of an answer's tokens go on */

@@ -316,6 +316,12 @@ static void test_answers_that_take_too_much(void **state) {
     for (int i = 0; i < 99; i++) buf_putc(&b, 'x');
     buf_puts(&b, "\"}");
     check_refused(&f, "/v1/completions", b.data, 400, too_much);
+    /* So do their ids. */
+    buf_clear(&b);
+    buf_puts(&b, "{\"return_token_ids\":true,\"max_tokens\":1,\"n\":16,\"prompt\":\"");
+    for (int i = 0; i < 99; i++) buf_putc(&b, 'x');
+    buf_puts(&b, "\"}");
+    check_refused(&f, "/v1/completions", b.data, 400, too_much);
     buf_free(&b);
     /* Together: the one that has more ends, the other does not. */
     int fd = dial(&f);
