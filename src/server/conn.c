@@ -27,6 +27,7 @@
 #define UNREAD_US 1000000 /* without a byte taken: the client does not read */
 
 static void set_deadline(conn *c, double seconds) {
+    if (c->dropped) return; /* its end is set */
     struct timeval tv = {(time_t)seconds, (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     if (seconds > 0)
         evtimer_add(c->timer, &tv);
@@ -67,6 +68,16 @@ static void drop_output(conn *c) {
     evbuffer_freeze(out, 1);
 }
 
+/* It ends with this round of the loop. Nothing goes out any more: behind what is missing from its
+ * answer it would look whole. */
+static void drop(conn *c) {
+    set_deadline(c, 1e-6);
+    c->dropped = true;
+    c->keep_alive = false;
+    bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+    drop_output(c);
+}
+
 void conn_destroy(conn *c) {
     server *s = c->server;
     conn_work work = c->work;
@@ -92,10 +103,9 @@ void conn_destroy(conn *c) {
 
 /* What follows the first `from` bytes, which have gone out. */
 static void write_rest(conn *c, buf *b, size_t from) {
-    if (b->failed)
-        c->keep_alive = false; /* out of memory: the client sees a broken answer */
-    else if (from < b->len)
-        bufferevent_write(c->bev, b->data + from, b->len - from);
+    bool wanted = !c->dropped && from < b->len;
+    if (b->failed || (wanted && bufferevent_write(c->bev, b->data + from, b->len - from) != 0))
+        drop(c); /* out of memory */
     buf_free(b);
 }
 
@@ -200,7 +210,7 @@ void conn_reply_json(conn *c, int status, buf *body) {
         c->server->answer_bytes += n;
     } else {
         mem_free(data);
-        c->keep_alive = false; /* out of memory: the client sees a broken answer */
+        drop(c); /* out of memory */
     }
     end_answer(c);
 }
@@ -240,7 +250,7 @@ void conn_stream_event(conn *c, const char *json, size_t n) {
     write_now(c, &b);
     /* A client that does not read must not fill the memory. */
     if (evbuffer_get_length(bufferevent_get_output(c->bev)) > c->server->params.max_pending_bytes)
-        set_deadline(c, 1e-6);
+        drop(c);
 }
 
 /* By the bufferevent: where the connection ends with the answer, on_written goes on. */
@@ -283,9 +293,7 @@ void conn_end_largest(server *s) {
     if (largest->work.too_large != NULL && largest->answer_bytes > most / 2) {
         largest->work.too_large(largest->work.self);
     } else {
-        largest->dropped = true;
-        drop_output(largest);
-        set_deadline(largest, 1e-6);
+        drop(largest);
     }
 }
 
@@ -500,11 +508,9 @@ static void on_deadline(evutil_socket_t fd, short what, void *context) {
     conn *c = context;
     (void)fd;
     (void)what;
-    size_t unread = evbuffer_get_length(bufferevent_get_output(c->bev));
     if (c->dropped)
         conn_destroy(c);
-    else if (c->phase == CONN_BUSY && c->work.expired != NULL &&
-             unread <= c->server->params.max_pending_bytes)
+    else if (c->phase == CONN_BUSY && c->work.expired != NULL)
         c->work.expired(c->work.self);
     else if ((c->phase == CONN_HEAD && c->head_begun) || c->phase == CONN_BODY)
         refuse(c, 408, "the request did not arrive in time");

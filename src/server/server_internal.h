@@ -69,7 +69,7 @@ struct conn {
     struct event *timer;
     conn_phase phase;
     bool head_begun, end_of_input, streaming, keep_alive;
-    bool dropped;        /* what it does not read takes too much */
+    bool dropped;        /* a part of its answer has no room: it ends */
     size_t answer_bytes; /* of the answer that is being made */
     size_t scanned;      /* bytes of the input in which no end of a head was found */
     char *head_text;

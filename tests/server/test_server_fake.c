@@ -523,6 +523,85 @@ static void test_stream_of_large_events(void **state) {
     stop(&f);
 }
 
+/* Of a stream that is not read only so much is kept, also of all that is left of it at once: then
+ * it ends, and what came is no whole one. */
+static void test_stream_that_nobody_reads(void **state) {
+    (void)state;
+    fixture f = {.params = server_params_default()};
+    f.params.max_pending_bytes = 100000;
+    begin(&f, 100, 64);
+    int fd = dial_slowly(&f);
+    buf got = {0};
+    char *request = http("POST", "/v1/completions", "",
+                         "{\"prompt\":\"a\",\"n\":8,\"stream\":true,\"logprobs\":20," ENDLESS);
+    send_text(fd, request, strlen(request));
+    assert_true(read_until(fd, &got, "data: "));
+    wait_live(&f, 0);
+    check_status(&f, "GET", "/health", "", 200); /* all that was made has been written */
+    assert_true(read_until(fd, &got, NULL));
+    assert_null(strstr(got.data, "[DONE]"));
+    assert_null(strstr(got.data, "\"error\""));
+    buf_free(&got);
+    mem_free(request);
+    close(fd);
+    stop(&f);
+}
+
+/* The bytes of the answer to one that tokenizes so many x. */
+static size_t begin_large_answer(int fd, size_t n) {
+    buf body = {0}, got = {0};
+    buf_puts(&body, "{\"prompt\":\"");
+    for (size_t i = 0; i < n; i++) buf_putc(&body, 'x');
+    buf_puts(&body, "\"}");
+    char *request = http("POST", "/tokenize", "", body.data);
+    send_text(fd, request, strlen(request));
+    assert_true(read_until(fd, &got, "\r\n\r\n"));
+    size_t n_answer = strtoul(strstr(got.data, "Content-Length: ") + 16, NULL, 10);
+    mem_free(request);
+    buf_free(&body);
+    buf_free(&got);
+    return n_answer;
+}
+
+/* One whose answer is let go while it is not read gets nothing that stands behind what it lost, not
+ * even the end of a stream that comes in the same moment: with 11 bytes of another's answer there
+ * are too many, and both have then had their eleventh token, the stream its last one. */
+static void test_nothing_follows_what_is_let_go(void **state) {
+    (void)state;
+    enum { N_TEXT = 2 << 20 };
+    fixture f = {.params = server_params_default(), .script = "aaaaaaaaaaaaaaaaaaaa"};
+    begin(&f, 100, 64);
+    int fd = dial_slowly(&f);
+    f.params.max_answer_bytes = begin_large_answer(fd, N_TEXT) + 10;
+    close(fd);
+    stop(&f);
+    begin(&f, 100, 64);
+    fd = dial_slowly(&f);
+    begin_large_answer(fd, N_TEXT);
+    usleep(1500000); /* until the system takes no more, and then a second */
+    fake_backend_set_stuck(f.fake, true);
+    int whole = dial(&f);
+    char *first = http("POST", "/v1/completions", CLOSE, "{\"prompt\":\"a\"}");
+    char *second =
+        http("POST", "/v1/completions", "", "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":11}");
+    send_text(whole, first, strlen(first));
+    wait_live(&f, 1);
+    send_text(fd, second, strlen(second));
+    wait_live(&f, 2);
+    fake_backend_set_stuck(f.fake, false);
+    buf got[2] = {0};
+    assert_true(read_until(whole, &got[0], NULL));
+    assert_int_equal(status_of(got[0].data), 200);
+    assert_true(read_until(fd, &got[1], NULL));
+    assert_null(strstr(got[1].data, "data: "));
+    for (int i = 0; i < 2; i++) buf_free(&got[i]);
+    mem_free(first);
+    mem_free(second);
+    close(whole);
+    close(fd);
+    stop(&f);
+}
+
 static void test_one_connection(void **state) {
     (void)state;
     fixture f = {.params = server_params_default()};
@@ -920,6 +999,8 @@ int main(void) {
         cmocka_unit_test(test_large_texts_to_tokenize),
         cmocka_unit_test(test_explanation_of_candidates),
         cmocka_unit_test(test_stream_of_large_events),
+        cmocka_unit_test(test_stream_that_nobody_reads),
+        cmocka_unit_test(test_nothing_follows_what_is_let_go),
         cmocka_unit_test(test_one_connection),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_disconnect),

@@ -76,14 +76,25 @@ static inline void stop(fixture *f) {
     assert_int_equal(f->status, RIDGE_OK);
 }
 
-static inline int dial(const fixture *f) {
+static inline int dial_with(const fixture *f, int receive_bytes) {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons(f->port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
+    if (receive_bytes > 0)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     return fd;
+}
+
+static inline int dial(const fixture *f) {
+    return dial_with(f, 0);
+}
+
+/* Of what a client does not read the system takes little. */
+static inline int dial_slowly(const fixture *f) {
+    return dial_with(f, 4096);
 }
 
 static inline void send_text(int fd, const char *text, size_t n) {
@@ -95,7 +106,7 @@ static inline void send_text(int fd, const char *text, size_t n) {
     }
 }
 
-/* Reads until `until` has come or the end of the connection; false after ten seconds. */
+/* Reads until `until` has come or the end of the connection; false after a minute. */
 static inline bool read_until(int fd, buf *out, const char *until) {
     int64_t deadline = clock_now_us() + 60000000;
     char piece[4096];
