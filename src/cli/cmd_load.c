@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/report.h"
 #include "cli/traffic_args.h"
@@ -112,7 +113,10 @@ static void print_goodput(const load_args *a, const load_result *r, const load_s
 }
 
 static void print_text(const load_args *a, const load_result *r, const load_summary *s) {
-    printf("%s, %s: ", r->url, r->model);
+    char *model = mem_strdup(r->model); /* the server's word */
+    if (model != NULL) utf8_make_printable(model);
+    printf("%s, %s: ", r->url, model != NULL ? model : "?");
+    mem_free(model);
     print_arrivals(&a->load);
     printf(", seed %llu\n", (unsigned long long)a->load.traffic.seed);
     printf("%zu of %zu requests succeeded in %.2f s%s\n", s->n_ok, r->n, r->seconds,

@@ -66,7 +66,8 @@ class Fake:
             return await self.plain(writer, 404, {"error": {"message": "no such path"}})
         if how == "empty":
             return await self.plain(writer, 200, {"object": "list", "data": []})
-        return await self.plain(writer, 200, {"object": "list", "data": [{"id": "fake"}]})
+        name = "\x1b[31mfake\n" if how == "coloured" else "fake"
+        return await self.plain(writer, 200, {"object": "list", "data": [{"id": name}]})
 
     async def head(self, writer, more=""):
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n{more}\r\n"

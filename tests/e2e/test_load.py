@@ -132,6 +132,7 @@ def test_failures_by_kind(load, how, kind, said):
 def test_what_is_printed_is_text(ridge, fake):
     done = ridge("load", f"http://127.0.0.1:{fake.port}/coloured", "--num-requests", "1", status=1)
     assert b"1 x http_500, the first:  [31mred?   \xc3\xa9" in done.stdout
+    assert b",  [31mfake : " in done.stdout
     assert all(c.isprintable() or c == "\n" for c in done.stdout.decode())  # and it is UTF-8
 
 
