@@ -104,7 +104,7 @@ static ridge_status refuse(admission *a, const request *q, double n_tokens, uint
     if (err != NULL && err->code == RIDGE_OK)
         err->retry_after_s = (uint32_t)fmin(fmax(ceil(late_s), 1), LONGEST_RETRY_S);
     return RIDGE_FAIL(err, RIDGE_EBUSY,
-                      "the first token would come after about %.3g s, the target is %.3g s: "
+                      "the first token would come after about %.4g s, the target is %.4g s: "
                       "%.0f tokens of other prompts are to be computed before the %u of this one "
                       "(%u more are cached); sequences: %u running, %u waiting",
                       q->predicted_ttft_s, a->target_s, n_tokens,
