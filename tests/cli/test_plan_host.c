@@ -13,13 +13,16 @@ static engine_params params_of(const char *path) {
     return p;
 }
 
-/* Both are set, to what a profile may have. */
+/* Both are set, to what a profile may have; on a busy machine it may take several times until
+ * something is seen. */
 static void test_a_model_is_served(void **state) {
     (void)state;
     efficiency_host host = {-1, -1};
     ridge_error err = {0};
     engine_params p = params_of(tiny_llama_path);
-    if (plan_host_measure(&host, &p, 0, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < 20 && host.step_s + host.token_s < 1e-6; i++)
+        if (plan_host_measure(&host, &p, 0, &err) != RIDGE_OK) fail_msg("%s", err.text);
+    assert_true(host.step_s + host.token_s > 1e-6);
     assert_true(host.step_s >= 0 && host.step_s <= 1);
     assert_true(host.token_s >= 0 && host.token_s <= 1);
 }
