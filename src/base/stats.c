@@ -24,6 +24,10 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+void sort_values(double *values, size_t n) {
+    qsort(values, n, sizeof *values, by_value);
+}
+
 double quantile(const double *sorted, size_t n, double q) {
     double at = q * (double)(n - 1);
     size_t below = (size_t)floor(at), above = below + 1 < n ? below + 1 : below;
@@ -39,7 +43,7 @@ quantiles quantiles_times(quantiles q, double factor) {
 quantiles quantiles_of(samples *s) {
     quantiles q = {.n = s->n};
     if (s->n == 0) return q;
-    qsort(s->values, s->n, sizeof *s->values, by_value);
+    sort_values(s->values, s->n);
     for (size_t i = 0; i < s->n; i++) q.mean += s->values[i] / (double)s->n;
     q.min = s->values[0];
     q.p50 = quantile(s->values, s->n, 0.50);

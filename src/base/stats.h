@@ -21,6 +21,8 @@ typedef struct {
     double mean, min, p50, p90, p95, p99, max;
 } quantiles;
 
+void sort_values(double *values, size_t n); /* ascending */
+
 /* The value below which the share q (0 to 1) of sorted values lies, linear between neighbours (as
  * numpy's percentile); n > 0. */
 double quantile(const double *sorted, size_t n, double q);

@@ -2,12 +2,12 @@
 #include "cli/bench_kernels.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/stats.h"
 #include "cli/machine.h"
 
 #define COLS 4096u         /* a whole number of blocks of every type */
@@ -143,11 +143,6 @@ static void rig_close(rig *r) {
     mem_free(r->input);
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 static ridge_status time_batch(rig *r, const dev_batch *batch, uint64_t repeat, double *seconds,
                                outcome *out, ridge_error *err) {
     const device_vtable *v = r->d->vtable;
@@ -160,7 +155,7 @@ static ridge_status time_batch(rig *r, const dev_batch *batch, uint64_t repeat, 
         seconds[i] = clock_now_s() - start;
     }
     v->account(r->d, &account);
-    qsort(seconds, repeat, sizeof *seconds, by_value);
+    sort_values(seconds, repeat);
     double bytes = (double)r->n_matrices * (double)r->matrix_bytes; /* without the inputs */
     *out = (outcome){seconds[repeat / 2], account.flops, bytes, false};
     size_t n = v->profile(r->d, r->program, rows, sizeof rows / sizeof *rows);

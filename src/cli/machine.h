@@ -18,8 +18,7 @@ void machine_json(buf *b, const char *isa, int n_threads);
 /* The peaks for so many threads and a working set of about so many bytes, from the cache
  * ($RIDGE_HOME/peaks.json, keyed by CPU, ISA, threads and the working set's power of two); measured
  * now (half a second) and stored if absent or of another PEAKS_VERSION. fresh: always measured, and
- * stored where it is higher.
- * false: could not be measured. */
+ * stored where it is higher. false: could not be measured. */
 bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
                        bool fresh);
 
@@ -27,5 +26,8 @@ bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint6
  * engine_params.peaks; context is not used. */
 bool machine_peaks_known(void *context, const char *isa, int n_threads, uint64_t working_set,
                          machine_peaks *out);
+
+/* Of each the higher one: what is lower was measured while something else computed. */
+machine_peaks machine_peaks_higher(const machine_peaks *a, const machine_peaks *b);
 
 #endif

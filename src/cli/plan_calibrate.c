@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/mem.h"
+#include "base/stats.h"
 #include "cli/cli.h"
 #include "cli/engine_args.h"
 #include "cli/machine.h"
@@ -74,8 +74,7 @@ static ridge_status measure_peaks(calibration *c, ridge_error *err) {
     if (!machine_peaks_get(&p, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu),
                            file_bytes(c->path), true))
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    c->peaks.int8_ops_per_s = fmax(c->peaks.int8_ops_per_s, p.int8_ops_per_s);
-    c->peaks.read_bytes_per_s = fmax(c->peaks.read_bytes_per_s, p.read_bytes_per_s);
+    c->peaks = machine_peaks_higher(&c->peaks, &p);
     return RIDGE_OK;
 }
 
@@ -115,11 +114,6 @@ static double error_of(const calibrate_step *s) {
     return s->predicted_s / s->seconds - 1;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of the absolute errors; 0 of none. */
 static double median_error(const calibration *c, bool held_out) {
     double errors[CALIBRATE_MAX_STEPS];
@@ -127,7 +121,7 @@ static double median_error(const calibration *c, bool held_out) {
     for (size_t i = 0; i < c->n; i++)
         if (c->steps[i].held_out == held_out) errors[n++] = fabs(error_of(&c->steps[i]));
     if (n == 0) return 0;
-    qsort(errors, n, sizeof *errors, by_value);
+    sort_values(errors, n);
     return errors[n / 2];
 }
 

@@ -5,13 +5,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/cpus.h"
+#include "base/stats.h"
 #include "load/load.h"
 #include "server/server.h"
 
@@ -135,11 +135,6 @@ static ridge_status measure(const serving *s, uint32_t n_streams, double *second
     return RIDGE_OK;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static ridge_status measure_rounds(const serving *s, double enough_s, double *one, double *many,
                                    ridge_error *err) {
     double ones[MAX_ROUNDS], manys[MAX_ROUNDS];
@@ -152,8 +147,8 @@ static ridge_status measure_rounds(const serving *s, double enough_s, double *on
         RIDGE_TRY(measure(s, MANY, &manys[n], err));
         n++;
     }
-    qsort(ones, n, sizeof *ones, by_value);
-    qsort(manys, n, sizeof *manys, by_value);
+    sort_values(ones, n);
+    sort_values(manys, n);
     *one = fmax(ones[n / 2], 0);
     *many = fmax(manys[n / 2], *one);
     return RIDGE_OK;

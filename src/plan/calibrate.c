@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/cpus.h"
+#include "base/stats.h"
 #include "device/count/count.h"
 #include "plan/minimize.h"
 
@@ -43,11 +43,6 @@ size_t calibrate_plan(calibrate_step out[CALIBRATE_MAX_STEPS], uint32_t max_cont
 
 /* ---- what they take ---- */
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static ridge_status open_steps(steps **out, const calibrate_step *list, size_t n, const gguf *g,
                                device *d, const log_sink *log, ridge_error *err) {
     step_shape shapes[CALIBRATE_MAX_STEPS];
@@ -77,11 +72,11 @@ static void summarize(calibrate_step *step, const step_runs *runs, size_t n) {
     double sorted[MAX_ROUNDS];
     size_t n_left = 0;
     memcpy(sorted, runs->n_put_aside, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_value);
+    sort_values(sorted, n);
     double most = fmax(2 * sorted[n / 4] + 1, sorted[(n - 1) / 2]); /* half of them at least */
     for (size_t i = 0; i < n; i++)
         if (runs->n_put_aside[i] <= most) sorted[n_left++] = runs->seconds[i];
-    qsort(sorted, n_left, sizeof *sorted, by_value);
+    sort_values(sorted, n_left);
     step->low_s = sorted[n_left / 4];
     step->seconds = sorted[n_left / 2];
     step->high_s = sorted[3 * n_left / 4];

@@ -1,9 +1,9 @@
 /* plan/fit_report: how far a profile is from measured times (fit.h). */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/stats.h"
 #include "plan/fit.h"
 
 /* Where few tokens end and many begin: linear operations by their tokens. */
@@ -22,14 +22,9 @@ static bool is_in(const group *g, const measured_sample *s) {
     return s->ops[0].kind == EFFICIENCY_LINEAR && s->ops[0].m > g->above && s->ops[0].m <= g->to;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The smallest that at least a share q of them doesn't exceed; sorts. */
-static double quantile(double *x, size_t n, double q) {
-    qsort(x, n, sizeof *x, by_value);
+static double nearest_rank(double *x, size_t n, double q) {
+    sort_values(x, n);
     size_t at = (size_t)ceil(q * (double)n);
     return x[at > 0 ? at - 1 : 0];
 }
@@ -42,10 +37,10 @@ static fit_errors errors_of(const group *g, const measured *m, const double *err
         if (m->samples[i].held_out == held_out && is_in(g, &m->samples[i]))
             scratch[e.n++] = errors[i];
     if (e.n == 0) return e;
-    e.bias = quantile(scratch, e.n, 0.5);
+    e.bias = nearest_rank(scratch, e.n, 0.5);
     for (size_t i = 0; i < e.n; i++) scratch[i] = fabs(scratch[i]);
-    e.median = quantile(scratch, e.n, 0.5);
-    e.p90 = quantile(scratch, e.n, 0.9);
+    e.median = nearest_rank(scratch, e.n, 0.5);
+    e.p90 = nearest_rank(scratch, e.n, 0.9);
     return e;
 }
 

@@ -101,11 +101,16 @@ void conn_destroy(conn *c) {
 
 /* ---- answers ---- */
 
+static void write_bytes(conn *c, const char *data, size_t n) {
+    if (!c->dropped && bufferevent_write(c->bev, data, n) != 0) drop(c); /* out of memory */
+}
+
 /* What follows the first `from` bytes, which have gone out. */
 static void write_rest(conn *c, buf *b, size_t from) {
-    bool wanted = !c->dropped && from < b->len;
-    if (b->failed || (wanted && bufferevent_write(c->bev, b->data + from, b->len - from) != 0))
+    if (b->failed)
         drop(c); /* out of memory */
+    else if (from < b->len)
+        write_bytes(c, b->data + from, b->len - from);
     buf_free(b);
 }
 
@@ -173,7 +178,7 @@ static void write_head(conn *c, int status, const char *type, size_t n) {
 
 void conn_reply(conn *c, int status, const char *type, const char *data, size_t n) {
     write_head(c, status, type, n);
-    if (c->head.method != HTTP_HEAD) bufferevent_write(c->bev, data, n);
+    if (c->head.method != HTTP_HEAD) write_bytes(c, data, n);
     end_answer(c);
 }
 
@@ -362,7 +367,7 @@ static bool begin_request(conn *c) {
         return dispatch(c);
     }
     if (c->head.expects_continue && evbuffer_get_length(bufferevent_get_input(c->bev)) == 0)
-        bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        write_bytes(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     c->phase = CONN_BODY;
     set_deadline(c, p->body_timeout_s);
     return true;
