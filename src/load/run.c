@@ -170,10 +170,8 @@ static ridge_status check(const load_params *p, ridge_error *err) {
 
 static ridge_status open_base(runner *r, ridge_error *err) {
     struct event_config *config = event_config_new();
-    /* Arrivals to the microsecond, not to the millisecond of epoll; it takes one more system call
-     * each time that the loop waits, which a closed loop can do without. */
-    if (config != NULL && !is_closed(r->params))
-        event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
+    /* Arrivals to the microsecond, not to the millisecond of epoll. */
+    if (config != NULL) event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
     r->base = config != NULL ? event_base_new_with_config(config) : NULL;
     if (config != NULL) event_config_free(config);
     r->pump = r->base != NULL ? evtimer_new(r->base, on_pump, r) : NULL;
