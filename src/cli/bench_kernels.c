@@ -44,12 +44,17 @@ typedef struct {
     float *input;              /* [N_INPUTS][COLS] */
     dev_weight *embed, **weights;
     dev_compiled *program;
+    peaks_meter meter;
 } rig;
 
 typedef struct {
     double seconds, flops, bytes;
     bool integer;
+    machine_peaks peaks; /* measured in turn with the runs */
 } outcome;
+
+#define METER_SHARE 0.25    /* of the time that the runs take */
+#define METER_BEFORE_S 0.02 /* before the first */
 
 static uint64_t next_random(uint64_t *state) { /* xorshift64 (Marsaglia 2003) */
     *state ^= *state << 13;
@@ -148,16 +153,19 @@ static ridge_status time_batch(rig *r, const dev_batch *batch, uint64_t repeat, 
     const device_vtable *v = r->d->vtable;
     dev_account account;
     dev_profile_row rows[4];
+    r->meter.n_tokens = batch->n_tokens;
+    peaks_meter_run(&r->meter, METER_BEFORE_S);
     for (uint64_t i = 0; i < repeat; i++) {
         double start = clock_now_s();
         RIDGE_TRY(v->submit(r->d, r->program, NULL, batch, err));
         RIDGE_TRY(v->wait(r->d, err));
         seconds[i] = clock_now_s() - start;
+        peaks_meter_run(&r->meter, METER_SHARE * seconds[i]);
     }
     v->account(r->d, &account);
     sort_values(seconds, repeat);
     double bytes = (double)r->n_matrices * (double)r->matrix_bytes; /* without the inputs */
-    *out = (outcome){seconds[repeat / 2], account.flops, bytes, false};
+    *out = (outcome){seconds[repeat / 2], account.flops, bytes, false, peaks_meter_take(&r->meter)};
     size_t n = v->profile(r->d, r->program, rows, sizeof rows / sizeof *rows);
     for (size_t i = 0; i < n; i++) out->integer |= rows[i].flops > 0 && rows[i].integer;
     return RIDGE_OK;
@@ -186,7 +194,8 @@ static ridge_status measure(rig *r, const bench_kernels_args *a, uint32_t n, boo
 }
 
 static void report(const rig *r, const bench_kernels_args *a, uint32_t batch, const outcome *o,
-                   const machine_peaks *peaks, buf *json) {
+                   buf *json) {
+    const machine_peaks *peaks = &o->peaks;
     double peak = o->integer ? peaks->int8_ops_per_s : peaks->f32_flops_per_s;
     double bytes_per_s = o->bytes / o->seconds, flops_per_s = o->flops / o->seconds;
     const char *name = quant_name(r->kind->type), *unit = o->integer ? "int8" : "f32";
@@ -212,21 +221,18 @@ static void report(const rig *r, const bench_kernels_args *a, uint32_t batch, co
     buf_printf(json, ",\"unit\":\"%s\"}", unit);
 }
 
-/* The peaks are measured before the weights are there: this much memory is not needed twice. */
+/* What is read in between is the weights as a file would have them, which no product touches. */
 static ridge_status bench_kind(device *d, const bench_kernels_args *a, const weight_kind *kind,
-                               int n_threads, buf *json, ridge_error *err) {
+                               buf *json, ridge_error *err) {
     rig r = {.d = d, .kind = kind};
-    machine_peaks peaks;
     outcome o = {0};
     RIDGE_TRY(choose_shape(&r, a->bytes, a->max_batch, err));
-    if (!machine_peaks_get(&peaks, device_cpu_isa(d), n_threads, r.n_matrices * r.matrix_bytes,
-                           true))
-        return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
     ridge_status status = upload(&r, err);
     if (status == RIDGE_OK) status = compile(&r, a->max_batch, err);
+    if (status == RIDGE_OK) peaks_meter_open(&r.meter, d, r.file, r.n_matrices * r.matrix_bytes);
     for (size_t i = 0; i < a->n_batches && status == RIDGE_OK; i++) {
         status = measure(&r, a, a->batches[i], i == 0, &o, err);
-        if (status == RIDGE_OK) report(&r, a, a->batches[i], &o, &peaks, json);
+        if (status == RIDGE_OK) report(&r, a, a->batches[i], &o, json);
     }
     rig_close(&r);
     return status;
@@ -251,11 +257,10 @@ ridge_status bench_kernels(const bench_kernels_args *a, ridge_error *err) {
     device *d = NULL;
     buf json = {0};
     RIDGE_TRY(device_cpu_create(&d, &a->device, err));
-    int n_threads = device_cpu_threads(d);
-    print_head(a, device_cpu_isa(d), n_threads, &json);
+    print_head(a, device_cpu_isa(d), device_cpu_threads(d), &json);
     ridge_status status = RIDGE_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status == RIDGE_OK; i++)
-        status = bench_kind(d, a, &kinds[i], n_threads, &json, err);
+        status = bench_kind(d, a, &kinds[i], &json, err);
     buf_puts(&json, "]}\n");
     if (status == RIDGE_OK && json.failed) status = RIDGE_FAIL(err, RIDGE_ENOMEM, "JSON");
     if (status == RIDGE_OK && a->json) fputs(json.data, stdout);

@@ -4,7 +4,8 @@
  * Prefill: one prompt of --prompt random tokens, until its first token. Decode: --batch sequences
  * at a context of --prompt tokens, --gen steps; only steps in which every sequence decodes are
  * timed. Every figure is the median of --repeat runs. mbu counts the weights once per step, and the
- * KV that is read.
+ * KV that is read. In between the steps the machine's peaks are measured, for a quarter of their
+ * time: what a result is a part of are the means of its own run.
  *
  * With --profile or --svg each result keeps what the device says of its operations. With --sampler
  * decode runs once for each way to draw a token; without, tokens are the likeliest.
@@ -25,6 +26,7 @@
 #define MAX_REPEAT 101
 #define MAX_BATCH 4096
 #define MAX_ROWS 64 /* kinds of operation in a profile */
+#define LEAST_READ 4096
 
 typedef struct {
     engine_args engine;
@@ -43,6 +45,7 @@ typedef struct {
     uint64_t tokens;
     double seconds, flops, bytes;
     double sample_s;       /* of seconds */
+    machine_peaks peaks;   /* measured in turn with its steps */
     dev_profile_row *rows; /* [n_rows], owned; NULL: not asked for */
     size_t n_rows;
 } bench_result;
@@ -118,6 +121,16 @@ static ridge_status submit_all(engine *e, uint32_t n, uint64_t n_prompt, uint64_
     return status;
 }
 
+/* What is measured, and what it is measured by. */
+typedef struct {
+    engine *e;
+    const bench_args *args;
+    peaks_meter meter;
+} bench;
+
+#define METER_SHARE 0.25    /* of the time that steps take */
+#define METER_BEFORE_S 0.02 /* before the first */
+
 /* One step; counts tokens and ends. *seconds is its wall time. */
 static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, size_t *n_ended,
                                ridge_error *err) {
@@ -136,12 +149,25 @@ static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, siz
     return RIDGE_OK;
 }
 
-/* What was counted until now is not the run's. */
-static void begin_count(engine *e) {
+/* A step that counts, and after it the peaks. */
+static ridge_status measured_step(bench *b, bench_result *out, size_t *n_tokens, size_t *n_ended,
+                                  ridge_error *err) {
+    double seconds;
+    RIDGE_TRY(timed_step(b->e, &seconds, n_tokens, n_ended, err));
+    out->seconds += seconds;
+    peaks_meter_run(&b->meter, METER_SHARE * seconds);
+    return RIDGE_OK;
+}
+
+/* What was counted until now is not the run's. n_tokens: of its steps. */
+static void begin_count(bench *b, uint64_t n_tokens) {
     engine_account account;
     dev_profile_row row;
-    engine_account_take(e, &account);
-    engine_profile_take(e, &row, 1);
+    engine_account_take(b->e, &account);
+    engine_profile_take(b->e, &row, 1);
+    peaks_meter_take(&b->meter);
+    b->meter.n_tokens = n_tokens < UINT32_MAX ? (uint32_t)n_tokens : UINT32_MAX;
+    peaks_meter_run(&b->meter, METER_BEFORE_S);
 }
 
 /* The sampler's row, among those of the device. */
@@ -152,29 +178,25 @@ static void add_sampler_row(bench_result *out, uint64_t n_steps) {
     out->rows[at] = (dev_profile_row){.name = "sampler", .n = n_steps, .seconds = out->sample_s};
 }
 
-static void end_count(engine *e, bench_result *out) {
+static void end_count(bench *b, bench_result *out) {
     engine_account account;
-    engine_account_take(e, &account);
+    engine_account_take(b->e, &account);
+    out->peaks = peaks_meter_take(&b->meter);
     out->flops = account.flops;
     out->bytes = account.weight_bytes + account.kv_bytes;
     out->sample_s = account.sample_s;
     if (out->rows == NULL) return;
-    out->n_rows = engine_profile_take(e, out->rows, MAX_ROWS - 1);
+    out->n_rows = engine_profile_take(b->e, out->rows, MAX_ROWS - 1);
     add_sampler_row(out, account.n_steps);
 }
 
-static ridge_status run_prefill(engine *e, const bench_args *a, bench_result *out,
-                                ridge_error *err) {
+static ridge_status run_prefill(bench *b, bench_result *out, ridge_error *err) {
     size_t tokens, ended = 0;
-    double seconds;
-    RIDGE_TRY(submit_all(e, 1, a->prompt, 1, samplings, err));
-    begin_count(e);
-    out->tokens = a->prompt;
-    while (ended == 0) {
-        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
-        out->seconds += seconds;
-    }
-    end_count(e, out);
+    RIDGE_TRY(submit_all(b->e, 1, b->args->prompt, 1, samplings, err));
+    begin_count(b, b->args->prompt);
+    out->tokens = b->args->prompt;
+    while (ended == 0) RIDGE_TRY(measured_step(b, out, &tokens, &ended, err));
+    end_count(b, out);
     return RIDGE_OK;
 }
 
@@ -213,26 +235,25 @@ static ridge_status check_fits(const engine *e, const bench_args *a, ridge_error
     return RIDGE_OK;
 }
 
-static ridge_status run_decode(engine *e, const bench_args *a, uint32_t batch,
-                               const bench_sampling *sampling, bench_result *out,
-                               ridge_error *err) {
+static ridge_status run_decode(bench *b, uint32_t batch, const bench_sampling *sampling,
+                               bench_result *out, ridge_error *err) {
+    const bench_args *a = b->args;
     size_t tokens, ended = 0, n_ended = 0;
     double seconds;
-    RIDGE_TRY(submit_all(e, batch, a->prompt, answer_tokens(a, batch), sampling, err));
-    for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
-    begin_count(e);
+    RIDGE_TRY(submit_all(b->e, batch, a->prompt, answer_tokens(a, batch), sampling, err));
+    for (tokens = 0; tokens < batch;) RIDGE_TRY(timed_step(b->e, &seconds, &tokens, &ended, err));
+    begin_count(b, batch);
     for (uint64_t i = 0; i < a->gen; i++) {
-        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+        RIDGE_TRY(measured_step(b, out, &tokens, &ended, err));
         n_ended += ended;
         if (tokens != batch)
             return RIDGE_FAIL(err, RIDGE_EIO, "%zu of %u sequences decoded: the cache is too small",
                               tokens, batch);
-        out->seconds += seconds;
         out->tokens += tokens;
     }
-    end_count(e, out);
+    end_count(b, out);
     while (n_ended < batch) {
-        RIDGE_TRY(timed_step(e, &seconds, &tokens, &ended, err));
+        RIDGE_TRY(timed_step(b->e, &seconds, &tokens, &ended, err));
         n_ended += ended;
     }
     return RIDGE_OK;
@@ -243,29 +264,29 @@ static int by_seconds(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-static ridge_status run_once(engine *e, const bench_args *a, uint32_t batch,
-                             const bench_sampling *sampling, bench_result *out, ridge_error *err) {
+static ridge_status run_once(bench *b, uint32_t batch, const bench_sampling *sampling,
+                             bench_result *out, ridge_error *err) {
     *out = (bench_result){
         .decode = batch > 0, .batch = batch > 0 ? batch : 1, .sampling = sampling->name};
-    if (wants_profile(a)) {
+    if (wants_profile(b->args)) {
         out->rows = mem_zalloc(MAX_ROWS, sizeof *out->rows);
         if (out->rows == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "profile");
     }
-    return batch == 0 ? run_prefill(e, a, out, err) : run_decode(e, a, batch, sampling, out, err);
+    return batch == 0 ? run_prefill(b, out, err) : run_decode(b, batch, sampling, out, err);
 }
 
 /* batch 0: prefill. The median of the repeats; one more run before them warms caches and clocks up.
  */
-static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch,
-                               const bench_sampling *sampling, bench_result *out,
-                               ridge_error *err) {
+static ridge_status run_median(bench *b, uint32_t batch, const bench_sampling *sampling,
+                               bench_result *out, ridge_error *err) {
+    uint64_t repeat = b->args->repeat;
     bench_result runs[MAX_REPEAT + 1] = {0};
     ridge_status status = RIDGE_OK;
-    uint64_t n = 0, middle = 1 + a->repeat / 2;
-    while (n <= a->repeat && status == RIDGE_OK)
-        status = run_once(e, a, batch, sampling, &runs[n++], err);
+    uint64_t n = 0, middle = 1 + repeat / 2;
+    while (n <= repeat && status == RIDGE_OK)
+        status = run_once(b, batch, sampling, &runs[n++], err);
     if (status == RIDGE_OK) {
-        qsort(runs + 1, a->repeat, sizeof *runs, by_seconds);
+        qsort(runs + 1, repeat, sizeof *runs, by_seconds);
         *out = runs[middle];
         runs[middle].rows = NULL;
     }
@@ -274,16 +295,16 @@ static ridge_status run_median(engine *e, const bench_args *a, uint32_t batch,
 }
 
 /* The same of a whole phase: what has neither bytes nor FLOPs only adds to its time. */
-static double phase_reached(const bench_result *r, const machine_peaks *peaks) {
+static double phase_reached(const bench_result *r) {
     double roof_seconds = 0;
     for (size_t i = 0; i < r->n_rows; i++)
-        roof_seconds += roofline_reached(&r->rows[i], peaks) * r->rows[i].seconds;
+        roof_seconds += roofline_reached(&r->rows[i], &r->peaks) * r->rows[i].seconds;
     return roof_seconds / roofline_seconds(r->rows, r->n_rows);
 }
 
-static void profile_json(buf *b, const bench_result *r, const machine_peaks *peaks) {
+static void profile_json(buf *b, const bench_result *r) {
     double total = roofline_seconds(r->rows, r->n_rows);
-    buf_json_field(b, "of_roof", phase_reached(r, peaks));
+    buf_json_field(b, "of_roof", phase_reached(r));
     buf_puts(b, ",\"profile\":[");
     for (size_t i = 0; i < r->n_rows; i++) {
         const dev_profile_row *row = &r->rows[i];
@@ -295,13 +316,13 @@ static void profile_json(buf *b, const bench_result *r, const machine_peaks *pea
         buf_json_field(b, "seconds", row->seconds);
         buf_json_field(b, "bytes", row->bytes);
         buf_json_field(b, "flops", row->flops);
-        buf_json_field(b, "of_roof", roofline_reached(row, peaks));
+        buf_json_field(b, "of_roof", roofline_reached(row, &r->peaks));
         buf_puts(b, "}");
     }
     buf_puts(b, "]");
 }
 
-static void profile_table(const bench_result *r, const machine_peaks *peaks) {
+static void profile_table(const bench_result *r) {
     double total = roofline_seconds(r->rows, r->n_rows);
     printf("  %6s %9s %8s %8s %9s  %s\n", "share", "us each", "GB/s", "GFLOP/s", "of roof",
            "operation");
@@ -310,24 +331,27 @@ static void profile_table(const bench_result *r, const machine_peaks *peaks) {
         printf("  %5.1f%% %9.1f", 100 * row->seconds / total, row->seconds / (double)row->n * 1e6);
         if (row->flops > 0)
             printf(" %8.1f %8.1f %8.1f%%", row->bytes / row->seconds / 1e9,
-                   row->flops / row->seconds / 1e9, 100 * roofline_reached(row, peaks));
+                   row->flops / row->seconds / 1e9, 100 * roofline_reached(row, &r->peaks));
         else
             printf(" %8s %8s %9s", "", "", "");
         printf("  %s\n", row->name);
     }
-    printf("  %5.1f%% %9s %8s %8s %8.1f%%  all\n", 100.0, "", "", "",
-           100 * phase_reached(r, peaks));
+    printf("  %5.1f%% %9s %8s %8s %8.1f%%  all\n", 100.0, "", "", "", 100 * phase_reached(r));
 }
 
-static void print_json(engine *e, const bench_args *a, const char *model,
-                       const machine_peaks *peaks, const bench_result *results, size_t n) {
+static void peaks_json(buf *b, const machine_peaks *peaks) {
+    buf_json_field(b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
+    buf_json_field(b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
+    buf_json_field(b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
+}
+
+static void print_json(engine *e, const bench_args *a, const char *model, const machine_peaks *best,
+                       const bench_result *results, size_t n) {
     char *name = cli_model_name(model);
     buf b = {0};
     buf_puts(&b, "{\"machine\":{");
     machine_json(&b, engine_isa(e), engine_n_threads(e));
-    buf_json_field(&b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
-    buf_json_field(&b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
-    buf_json_field(&b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
+    peaks_json(&b, best);
     buf_puts(&b, "},\"model\":{\"name\":");
     buf_json_string(&b, name != NULL ? name : "", name != NULL ? strlen(name) : 0);
     buf_printf(
@@ -343,11 +367,12 @@ static void print_json(engine *e, const bench_args *a, const char *model,
         buf_json_field(&b, "tokens_per_s", (double)r->tokens / r->seconds);
         buf_json_field(&b, "bytes_per_s", r->bytes / r->seconds);
         buf_json_field(&b, "flops_per_s", r->flops / r->seconds);
-        buf_json_field(&b, "mbu", r->bytes / r->seconds / peaks->read_bytes_per_s);
-        buf_json_field(&b, "mfu", r->flops / r->seconds / peaks->int8_ops_per_s);
+        peaks_json(&b, &r->peaks);
+        buf_json_field(&b, "mbu", r->bytes / r->seconds / r->peaks.read_bytes_per_s);
+        buf_json_field(&b, "mfu", r->flops / r->seconds / r->peaks.int8_ops_per_s);
         buf_printf(&b, ",\"sampling\":\"%s\"", r->sampling);
         buf_json_field(&b, "sampler_share", r->sample_s / r->seconds);
-        if (a->profile) profile_json(&b, r, peaks);
+        if (a->profile) profile_json(&b, r);
         buf_puts(&b, "}");
     }
     buf_puts(&b, "]}");
@@ -356,30 +381,31 @@ static void print_json(engine *e, const bench_args *a, const char *model,
     mem_free(name);
 }
 
-static void print_table(engine *e, const bench_args *a, const machine_peaks *peaks,
+static void print_table(engine *e, const bench_args *a, const machine_peaks *best,
                         const bench_result *results, size_t n) {
     char *machine = machine_text(engine_isa(e), engine_n_threads(e));
-    printf("%s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32\n", machine != NULL ? machine : "",
-           peaks->read_bytes_per_s / 1e9, peaks->int8_ops_per_s / 1e9,
-           peaks->f32_flops_per_s / 1e9);
-    printf("%-8s %6s %10s %10s %10s %7s %7s %8s\n", "phase", "batch", "tok/s", "GB/s", "GFLOP/s",
-           "MBU", "MFU", "sampler");
+    printf("%s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32 at best\n",
+           machine != NULL ? machine : "", best->read_bytes_per_s / 1e9, best->int8_ops_per_s / 1e9,
+           best->f32_flops_per_s / 1e9);
+    printf("%-8s %5s %9s %8s %6s %7s %8s %6s %7s %8s\n", "phase", "batch", "tok/s", "GB/s", "of",
+           "MBU", "GFLOP/s", "of", "MFU", "sampler");
     for (size_t i = 0; i < n; i++) {
         const bench_result *r = &results[i];
-        printf("%-8s %6u %10.1f %10.1f %10.1f %6.1f%% %6.1f%% %7.2f%%%s%s\n",
+        double bytes_per_s = r->bytes / r->seconds, flops_per_s = r->flops / r->seconds;
+        printf("%-8s %5u %9.1f %8.1f %6.1f %6.1f%% %8.1f %6.0f %6.1f%% %7.2f%%%s%s\n",
                r->decode ? "decode" : "prefill", r->batch, (double)r->tokens / r->seconds,
-               r->bytes / r->seconds / 1e9, r->flops / r->seconds / 1e9,
-               100 * r->bytes / r->seconds / peaks->read_bytes_per_s,
-               100 * r->flops / r->seconds / peaks->int8_ops_per_s, 100 * r->sample_s / r->seconds,
-               a->sampler ? "  " : "", a->sampler ? r->sampling : "");
-        if (a->profile) profile_table(r, peaks);
+               bytes_per_s / 1e9, r->peaks.read_bytes_per_s / 1e9,
+               100 * bytes_per_s / r->peaks.read_bytes_per_s, flops_per_s / 1e9,
+               r->peaks.int8_ops_per_s / 1e9, 100 * flops_per_s / r->peaks.int8_ops_per_s,
+               100 * r->sample_s / r->seconds, a->sampler ? "  " : "",
+               a->sampler ? r->sampling : "");
+        if (a->profile) profile_table(r);
     }
     mem_free(machine);
 }
 
 static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
-                              const machine_peaks *peaks, const bench_result *results, size_t n,
-                              ridge_error *err) {
+                              const bench_result *results, size_t n, ridge_error *err) {
     char *machine = machine_text(engine_isa(e), engine_n_threads(e));
     char *name = cli_model_name(model), names[MAX_RESULTS][64];
     roofline_series series[MAX_RESULTS];
@@ -392,20 +418,17 @@ static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
                      a->sampler ? r->sampling : "");
         else
             snprintf(names[i], sizeof names[i], "prefill %llu", (unsigned long long)a->prompt);
-        series[i] = (roofline_series){names[i], r->rows, r->n_rows};
+        series[i] = (roofline_series){names[i], r->rows, r->n_rows, r->peaks};
     }
     buf_printf(&title, "Roofline of %s: prefill and decode at a context of %llu tokens",
                name != NULL ? name : "", (unsigned long long)a->prompt);
     if (title.failed || machine == NULL)
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the picture's title");
     else
-        status = roofline_svg_write(a->svg,
-                                    &(roofline){.title = title.data,
-                                                .subtitle = machine,
-                                                .peaks = *peaks,
-                                                .series = series,
-                                                .n_series = n},
-                                    err);
+        status = roofline_svg_write(
+            a->svg,
+            &(roofline){.title = title.data, .subtitle = machine, .series = series, .n_series = n},
+            err);
     buf_free(&title);
     mem_free(machine);
     mem_free(name);
@@ -423,29 +446,49 @@ static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
     return bench_kernels(&k, err);
 }
 
+static ridge_status run_phases(bench *b, bench_result *results, size_t *n, ridge_error *err) {
+    const bench_args *a = b->args;
+    size_t n_samplings = a->sampler ? N_SAMPLINGS : 1;
+    RIDGE_TRY(run_median(b, 0, samplings, &results[(*n)++], err));
+    for (size_t i = 0; i < a->n_batches * n_samplings && a->gen > 0; i++)
+        RIDGE_TRY(run_median(b, a->batches[i / n_samplings], &samplings[i % n_samplings],
+                             &results[(*n)++], err));
+    return RIDGE_OK;
+}
+
+/* What is read in between steps is as large as what a step reads. */
+static ridge_status measure_phases(engine *e, const bench_args *a, bench_result *results, size_t *n,
+                                   ridge_error *err) {
+    size_t size = (size_t)engine_weight_bytes(e);
+    if (size < LEAST_READ) size = LEAST_READ;
+    void *data = mem_map(size);
+    if (data == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%zu bytes to be read", size);
+    memset(data, 1, size); /* pages of their own */
+    bench b = {.e = e, .args = a};
+    peaks_meter_open(&b.meter, engine_device(e), data, size);
+    ridge_status status = run_phases(&b, results, n, err);
+    mem_unmap(data, size);
+    return status;
+}
+
 static ridge_status run_model(bench_args *a, const char *model, ridge_error *err) {
     engine *e = NULL;
-    machine_peaks peaks;
+    machine_peaks best;
     bench_result results[MAX_RESULTS] = {0};
     size_t n = 0;
     if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
     if (status == RIDGE_OK) status = check_fits(e, a, err);
     if (status == RIDGE_OK && a->svg != NULL) status = cli_check_output(a->svg, err);
-    if (status == RIDGE_OK && !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
-                                                 engine_weight_bytes(e), true))
+    if (status == RIDGE_OK &&
+        !machine_peaks_get(&best, engine_isa(e), engine_n_threads(e), engine_weight_bytes(e), true))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    if (status == RIDGE_OK) status = run_median(e, a, 0, samplings, &results[n++], err);
-    size_t n_samplings = a->sampler ? N_SAMPLINGS : 1;
-    for (size_t i = 0; i < a->n_batches * n_samplings && a->gen > 0 && status == RIDGE_OK; i++)
-        status = run_median(e, a, a->batches[i / n_samplings], &samplings[i % n_samplings],
-                            &results[n++], err);
-    if (status == RIDGE_OK && a->svg != NULL)
-        status = write_svg(e, a, model, &peaks, results, n, err);
+    if (status == RIDGE_OK) status = measure_phases(e, a, results, &n, err);
+    if (status == RIDGE_OK && a->svg != NULL) status = write_svg(e, a, model, results, n, err);
     if (status == RIDGE_OK && a->json)
-        print_json(e, a, model, &peaks, results, n);
+        print_json(e, a, model, &best, results, n);
     else if (status == RIDGE_OK)
-        print_table(e, a, &peaks, results, n);
+        print_table(e, a, &best, results, n);
     for (size_t i = 0; i < n; i++) mem_free(results[i].rows);
     engine_close(e);
     return status;

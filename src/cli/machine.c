@@ -2,7 +2,6 @@
 #include "cli/machine.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +76,6 @@ static json_t *load(const char *path) {
     return json_object();
 }
 
-machine_peaks machine_peaks_higher(const machine_peaks *a, const machine_peaks *b) {
-    return (machine_peaks){.read_bytes_per_s = fmax(a->read_bytes_per_s, b->read_bytes_per_s),
-                           .int8_ops_per_s = fmax(a->int8_ops_per_s, b->int8_ops_per_s),
-                           .f32_flops_per_s = fmax(a->f32_flops_per_s, b->f32_flops_per_s)};
-}
-
 static bool find_peaks(machine_peaks *out, const char *isa, int n_threads, uint64_t working_set,
                        bool stored, bool measured) {
     char *path = cli_cache_path("peaks.json"), *key = cache_key(isa, n_threads, working_set);
@@ -98,7 +91,7 @@ static bool find_peaks(machine_peaks *out, const char *isa, int n_threads, uint6
         size_t size = (size_t)(working_set < WORKING_SET_LIMIT ? working_set : WORKING_SET_LIMIT);
         ok = device_cpu_measure(out, isa, n_threads, size, NULL) == RIDGE_OK;
         if (!ok) goto done;
-        machine_peaks best = known ? machine_peaks_higher(&before, out) : *out;
+        machine_peaks best = known ? roof_peaks_higher(&before, out) : *out;
         store(path, cache, key, &best);
     }
 done:

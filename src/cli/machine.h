@@ -27,7 +27,4 @@ bool machine_peaks_get(machine_peaks *out, const char *isa, int n_threads, uint6
 bool machine_peaks_known(void *context, const char *isa, int n_threads, uint64_t working_set,
                          machine_peaks *out);
 
-/* Of each the higher one: what is lower was measured while something else computed. */
-machine_peaks machine_peaks_higher(const machine_peaks *a, const machine_peaks *b);
-
 #endif

@@ -74,7 +74,7 @@ static ridge_status measure_peaks(calibration *c, ridge_error *err) {
     if (!machine_peaks_get(&p, device_cpu_isa(c->cpu), device_cpu_threads(c->cpu),
                            file_bytes(c->path), true))
         return RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
-    c->peaks = machine_peaks_higher(&c->peaks, &p);
+    c->peaks = roof_peaks_higher(&c->peaks, &p);
     return RIDGE_OK;
 }
 

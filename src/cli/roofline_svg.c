@@ -43,6 +43,7 @@ typedef struct {
 typedef struct {
     const roofline *r;
     buf *out;
+    roof_peaks peaks;                /* the roofs */
     double x0, x1, y0, y1;           /* log10 of the plot's edges */
     const dev_profile_row **kinds;   /* [n_kinds] one row of each name that has dots */
     dot *dots;                       /* [n_dots] the largest first */
@@ -92,7 +93,7 @@ static void widen(double *low, double *high, double value) {
 
 /* Around the dots and both ridges, with a decade of the slope to be seen in any case. */
 static void choose_axes(picture *p) {
-    const roof_peaks *peaks = &p->r->peaks;
+    const roof_peaks *peaks = &p->peaks;
     double low = fmin(peaks->int8_ops_per_s, peaks->f32_flops_per_s);
     double high = fmax(peaks->int8_ops_per_s, peaks->f32_flops_per_s);
     p->y0 = log10(low / 10);
@@ -167,7 +168,7 @@ static bool is_free(const picture *p, const box *place) {
 /* From the slope to the right edge. Its name stands on it, as far right as dots let it; below it
  * where the other roof's name is above. */
 static void draw_roof(picture *p, const char *unit, const char *scale, double peak, bool below) {
-    double ridge = peak / p->r->peaks.read_bytes_per_s, x = at_x(p, ridge), y = at_y(p, peak);
+    double ridge = peak / p->peaks.read_bytes_per_s, x = at_x(p, ridge), y = at_y(p, peak);
     char name[96];
     line(p->out, "roof", x, y, RIGHT, y);
     box place = {RIGHT - 126, below ? y + 3 : y - 20, 120, 17};
@@ -187,7 +188,7 @@ static void draw_roof(picture *p, const char *unit, const char *scale, double pe
 
 /* Between the two ridges, where no number of theirs stands, or else at the slope's foot. */
 static void name_slope(picture *p, double x1, double y1, double x2, double y2) {
-    const roof_peaks *peaks = &p->r->peaks;
+    const roof_peaks *peaks = &p->peaks;
     double ridge = fmin(peaks->int8_ops_per_s, peaks->f32_flops_per_s) / peaks->read_bytes_per_s;
     double length = hypot(x2 - x1, y2 - y1), room = length * (x2 - at_x(p, ridge)) / (x2 - x1);
     double from = room > 150 ? length - room / 2 - 55 : 0.04 * length;
@@ -198,7 +199,7 @@ static void name_slope(picture *p, double x1, double y1, double x2, double y2) {
 }
 
 static void draw_roofs(picture *p) {
-    const roof_peaks *peaks = &p->r->peaks;
+    const roof_peaks *peaks = &p->peaks;
     double bandwidth = peaks->read_bytes_per_s;
     double top = fmax(peaks->int8_ops_per_s, peaks->f32_flops_per_s);
     double low = fmax(pow(10, p->x0), pow(10, p->y0) / bandwidth);
@@ -305,7 +306,8 @@ static void draw_dot(picture *p, const dot *d) {
     svg_put_text(b, row->name, SIZE_MAX);
     buf_printf(b, "\n%.1f%% of the time; %.1f GB/s, %.1f GFLOP/s; %.1f%% of its %s roof</title>",
                100 * d->share, row->bytes / row->seconds / 1e9, row->flops / row->seconds / 1e9,
-               100 * roofline_reached(row, &p->r->peaks), row->integer ? "int8" : "f32");
+               100 * roofline_reached(row, &p->r->series[d->series].peaks),
+               row->integer ? "int8" : "f32");
     put_mark(b, d->series, row->integer, d->radius);
     buf_puts(b, "</g>\n");
 }
@@ -389,7 +391,7 @@ static double draw_table(picture *p, size_t first, double y) {
             if (others) put_cell(p, x, y, share_of_others(&series[s]), 0);
             if (row != NULL)
                 put_cell(p, x, y, row->seconds / roofline_seconds(series[s].rows, series[s].n_rows),
-                         roofline_reached(row, &p->r->peaks));
+                         roofline_reached(row, &series[s].peaks));
         }
     }
     return y + 2 * ROW;
@@ -429,6 +431,8 @@ static void draw(picture *p) {
 
 void roofline_svg(buf *out, const roofline *r) {
     picture p = {.r = r, .out = out};
+    for (size_t s = 0; s < r->n_series; s++)
+        p.peaks = roof_peaks_higher(&p.peaks, &r->series[s].peaks);
     if (collect(&p))
         draw(&p);
     else

@@ -16,12 +16,12 @@ typedef struct {
     const char *name;            /* "decode of 4" */
     const dev_profile_row *rows; /* [n_rows], borrowed */
     size_t n_rows;
+    roof_peaks peaks; /* that they are a part of; all above 0 */
 } roofline_series;
 
 typedef struct {
     const char *title, *subtitle;  /* any text: it is escaped */
-    roof_peaks peaks;              /* all above 0 */
-    const roofline_series *series; /* [n_series] */
+    const roofline_series *series; /* [n_series >= 1]; drawn are their highest peaks */
     size_t n_series;
 } roofline;
 

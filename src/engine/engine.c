@@ -298,6 +298,10 @@ const char *engine_isa(const engine *e) {
     return device_cpu_isa(e->dev);
 }
 
+device *engine_device(const engine *e) {
+    return e->dev;
+}
+
 int engine_n_threads(const engine *e) {
     return device_cpu_threads(e->dev);
 }

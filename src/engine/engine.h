@@ -240,6 +240,7 @@ uint32_t engine_max_model_len(const engine *e);
 const char *engine_fingerprint(const engine *e);
 const char *engine_isa(const engine *e); /* "avx512" */
 int engine_n_threads(const engine *e);   /* the larger of the two counts */
+device *engine_device(const engine *e);  /* for what else is measured on it, between steps */
 uint64_t engine_n_parameters(const engine *e);
 uint64_t engine_weight_bytes(const engine *e); /* bytes of weights that one decode step reads */
 uint64_t engine_kv_bytes_per_token(const engine *e);

@@ -14,6 +14,9 @@ typedef struct {
     double f32_flops_per_s; /* the unit of attention and of everything else */
 } roof_peaks;
 
+/* Of each the higher one: what is lower was measured while something else computed. */
+roof_peaks roof_peaks_higher(const roof_peaks *a, const roof_peaks *b);
+
 /* Seconds that a step of so many operations and bytes takes at the roof; 0 for unknown peaks. */
 double roof_seconds(double ops, double peak_ops_per_s, double bytes, double bytes_per_s);
 

@@ -91,12 +91,35 @@ def test_area_is_the_share_of_the_time(bench):
 
 def test_of_roof_of_a_phase_is_that_of_its_operations(bench):
     out, _ = bench
-    machine = out["machine"]
-    peaks = {"int8": machine["peak_int8_ops_per_s"], "f32": machine["peak_f32_flops_per_s"]}
     for result in out["results"]:
+        peaks = {"int8": result["peak_int8_ops_per_s"], "f32": result["peak_f32_flops_per_s"]}
         rows = result["profile"]
-        least = sum(max(row["flops"] / peaks[row["unit"]], row["bytes"] / machine["peak_read_bytes_per_s"]) for row in rows)
+        least = sum(max(row["flops"] / peaks[row["unit"]], row["bytes"] / result["peak_read_bytes_per_s"]) for row in rows)
         assert result["of_roof"] == pytest.approx(least / sum(row["seconds"] for row in rows), rel=1e-6)
+
+
+def test_each_result_has_the_peaks_of_its_own_run(bench):
+    out, _ = bench
+    names = [f"peak_{what}_per_s" for what in ("read_bytes", "int8_ops", "f32_flops")]
+    measured = [tuple(r[name] for name in names) for r in out["results"]]
+    assert len(set(measured)) == len(measured) == 3
+    for r in out["results"]:
+        assert r["mbu"] == pytest.approx(r["bytes_per_s"] / r["peak_read_bytes_per_s"], rel=1e-6)
+        assert r["mfu"] == pytest.approx(r["flops_per_s"] / r["peak_int8_ops_per_s"], rel=1e-6)
+        for name in names:
+            assert 1 / 20 < r[name] / out["machine"][name] < 20
+
+
+def test_table_has_the_peaks_that_its_parts_are_of(ridge, model):
+    lines = ridge.text("bench", model("smollm2-135m"), *QUICK).splitlines()
+    assert lines[0].endswith("at best")
+    head = lines[1].split()
+    for line in lines[2:]:
+        row = line.split()
+        assert len(row) == len(head) == 10
+        gbytes, bandwidth, mbu, gflops, peak, mfu = (float(x.rstrip("%")) for x in row[3:9])
+        assert mbu == pytest.approx(100 * gbytes / bandwidth, rel=0.05, abs=0.6)
+        assert mfu == pytest.approx(100 * gflops / peak, rel=0.05, abs=0.6)
 
 
 def test_profile_ends_with_the_whole_phase(ridge, model):
@@ -109,18 +132,19 @@ def test_profile_ends_with_the_whole_phase(ridge, model):
 def test_roofs_and_ridges(bench):
     out, root = bench
     x, y = axis(root, "x-tick", "x"), axis(root, "y-tick", "y")
-    machine = out["machine"]
-    peaks = {"int8": machine["peak_int8_ops_per_s"], "f32": machine["peak_f32_flops_per_s"]}
+    highest = lambda name: max(result[name] for result in out["results"])
+    peaks = {"int8": highest("peak_int8_ops_per_s"), "f32": highest("peak_f32_flops_per_s")}
+    bandwidth = highest("peak_read_bytes_per_s")
     ridges = {e.get("data-unit"): (float(e.get("cx")), float(e.get("cy"))) for e in with_class(root, "ridge")}
     assert ridges.keys() == peaks.keys()
     for unit, peak in peaks.items():
-        assert abs(ridges[unit][0] - x(peak / machine["peak_read_bytes_per_s"])) < 0.5
+        assert abs(ridges[unit][0] - x(peak / bandwidth)) < 0.5
         assert abs(ridges[unit][1] - (y(peak) - 4)) < 0.5
     slope, = with_class(root, "memory")
     for end in "12":  # every point of the slope is FLOPs per byte times the bandwidth
         at_x, at_y = float(slope.get("x" + end)), float(slope.get("y" + end))
         decades = (at_x - x(1)) / (x(10) - x(1))
-        assert abs(at_y - (y(10**decades * machine["peak_read_bytes_per_s"]) - 4)) < 0.5
+        assert abs(at_y - (y(10**decades * bandwidth) - 4)) < 0.5
 
 
 def test_it_says_what_and_where(bench):

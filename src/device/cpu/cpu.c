@@ -170,7 +170,7 @@ static void share_member(void *context, int member, int n_members) {
 
 static void cpu_share(device *d, uint32_t n, dev_share_fn fn, void *context) {
     cpu_device *cpu = (cpu_device *)d;
-    int most = n <= DEV_FEW_TOKENS ? cpu->n_threads : cpu->n_threads_batch;
+    int most = cpu_n_members(cpu, n);
     int n_members = n < (uint32_t)most ? (int)n : most;
     if (n_members > 1)
         team_run_first(cpu->team, n_members, share_member, &(share_job){cpu->team, n, fn, context});

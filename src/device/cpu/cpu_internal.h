@@ -271,6 +271,11 @@ typedef struct {
     dev_account account;
 } cpu_device;
 
+/* Of the team, in a step of so many tokens. */
+static inline int cpu_n_members(const cpu_device *d, uint32_t n_tokens) {
+    return n_tokens <= DEV_FEW_TOKENS ? d->n_threads : d->n_threads_batch;
+}
+
 /* Is a product with w made of int8 activations? Else in f32. */
 static inline bool cpu_is_integer(const cpu_device *d, const dev_weight *w) {
     return w->format != NULL && !d->precise;

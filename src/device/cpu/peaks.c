@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/team.h"
+#include "device/cpu/cpu_internal.h"
 
 #define ARITHMETIC_SECONDS 0.05
 #define READ_PASSES 5
@@ -45,6 +46,112 @@ static float f32_portable(long rounds) {
 }
 
 const peaks_loops peaks_portable = {read_portable, int8_portable, f32_portable, 32, 64};
+
+static const peaks_loops *find_loops(const char *isa) {
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx512") == 0) return &peaks_avx512;
+    if (strcmp(isa, "avx2") == 0) return &peaks_avx2;
+#elif defined(__aarch64__)
+    if (strcmp(isa, "neon") == 0) return &peaks_neon;
+#endif
+    return strcmp(isa, "portable") == 0 ? &peaks_portable : NULL;
+}
+
+/* In turn ----------------------------------------------------------------------------------------
+ */
+
+#define MAX_PIECE ((size_t)256 << 10)
+#define MAX_PIECES (UINT32_C(1) << 20)
+#define ARITHMETIC_PIECES 64
+#define SLICE_SECONDS 1e-3
+
+/* One slice, in pieces of which each member has its share. */
+typedef struct {
+    const peaks_meter *m;
+    const peaks_loops *loops;
+    team *team;
+    int loop;
+    uint32_t n_pieces;
+    atomic_ullong sink;
+} slice_job;
+
+static unsigned long long run_piece(const slice_job *j, uint32_t i) {
+    const peaks_meter *m = j->m;
+    long rounds = (long)(m->slice[j->loop] / j->n_pieces);
+    switch (j->loop) {
+    case PEAKS_READ: return j->loops->read(m->data + (m->at + i * m->piece) % m->size, m->piece);
+    case PEAKS_INT8: return (unsigned long long)j->loops->int8(rounds);
+    default: return (unsigned long long)(long long)j->loops->f32(rounds);
+    }
+}
+
+static void slice_member(void *context, int member, int n_members) {
+    slice_job *j = context;
+    unsigned long long value = 0;
+    (void)n_members;
+    team_cursor work = team_work(j->team, member, j->n_pieces);
+    for (uint32_t i; team_next(&work, &i);) value ^= run_piece(j, i);
+    atomic_fetch_xor(&j->sink, value);
+}
+
+static double slice_work(const peaks_meter *m, const peaks_loops *loops, int loop) {
+    double n = (double)m->slice[loop];
+    return loop == PEAKS_READ   ? n
+           : loop == PEAKS_INT8 ? n * loops->int8_ops_per_round
+                                : n * loops->f32_flops_per_round;
+}
+
+/* Its time. One that is too short to be told from its hand-overs makes the next ones longer. */
+static double run_slice(peaks_meter *m, int loop) {
+    const cpu_device *cpu = (const cpu_device *)m->device;
+    bool reads = loop == PEAKS_READ;
+    slice_job job = {.m = m,
+                     .loops = find_loops(cpu->kernels->isa),
+                     .team = cpu->team,
+                     .loop = loop,
+                     .n_pieces = reads ? (uint32_t)(m->slice[loop] / m->piece) : ARITHMETIC_PIECES};
+    double start = clock_now_s();
+    team_run_first(cpu->team, cpu_n_members(cpu, m->n_tokens), slice_member, &job);
+    double seconds = clock_now_s() - start;
+    if (reads) m->at = (m->at + m->slice[loop]) % m->size;
+    if (seconds < SLICE_SECONDS && job.n_pieces < MAX_PIECES) {
+        m->slice[loop] *= 2;
+        return seconds;
+    }
+    m->work[loop] += slice_work(m, job.loops, loop);
+    m->seconds[loop] += seconds;
+    return seconds;
+}
+
+void peaks_meter_open(peaks_meter *m, device *d, const void *data, size_t size) {
+    size_t piece = size < MAX_PIECE ? size / 512 * 512 : MAX_PIECE;
+    *m = (peaks_meter){.device = d, .data = data, .size = size / piece * piece, .piece = piece};
+    m->slice[PEAKS_READ] = 16 * piece;
+    m->slice[PEAKS_INT8] = m->slice[PEAKS_F32] = 64 * ARITHMETIC_PIECES;
+}
+
+void peaks_meter_run(peaks_meter *m, double seconds) {
+    double spent = 0;
+    do {
+        int next = 0;
+        for (int i = 1; i < PEAKS_N_LOOPS; i++)
+            if (m->seconds[i] < m->seconds[next]) next = i;
+        spent += run_slice(m, next);
+    } while (spent < seconds);
+}
+
+roof_peaks peaks_meter_take(peaks_meter *m) {
+    double rates[PEAKS_N_LOOPS];
+    for (int i = 0; i < PEAKS_N_LOOPS; i++) {
+        while (m->seconds[i] == 0) run_slice(m, i);
+        rates[i] = m->work[i] / m->seconds[i];
+        m->work[i] = m->seconds[i] = 0;
+    }
+    return (roof_peaks){rates[PEAKS_READ], rates[PEAKS_INT8], rates[PEAKS_F32]};
+}
+
+/* Once -------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
     const peaks_loops *loops;
@@ -86,16 +193,6 @@ static double rounds_per_s(team *t, measure *m) {
         if (rate > best) best = rate;
     }
     return best;
-}
-
-static const peaks_loops *find_loops(const char *isa) {
-#if defined(__x86_64__)
-    if (strcmp(isa, "avx512") == 0) return &peaks_avx512;
-    if (strcmp(isa, "avx2") == 0) return &peaks_avx2;
-#elif defined(__aarch64__)
-    if (strcmp(isa, "neon") == 0) return &peaks_neon;
-#endif
-    return strcmp(isa, "portable") == 0 ? &peaks_portable : NULL;
 }
 
 ridge_status device_cpu_measure(roof_peaks *out, const char *isa, int n_threads, size_t working_set,

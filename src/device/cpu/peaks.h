@@ -1,7 +1,9 @@
 /* device/cpu/peaks: measures what this machine can do: streaming reads, int8 and f32 arithmetic.
  *
- * Takes about half a second; runs on a team of its own. The loops are those that the kernels of
- * each ISA path could at best be: nothing but loads, or nothing but multiply-adds on registers.
+ * The loops are those that the kernels of each ISA path could at best be: nothing but loads, or
+ * nothing but multiply-adds on registers. Either once, at their best, or in turn with what they are
+ * the peaks of: what a shared machine gives moves by a third from one minute to the next, so that a
+ * figure and its peak must come from the same.
  */
 #ifndef RIDGE_DEVICE_CPU_PEAKS_H
 #define RIDGE_DEVICE_CPU_PEAKS_H
@@ -10,17 +12,38 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "roof/roof.h"
 
 /* Of what the loops below measure: raised with every change to it, so that peaks which were kept
  * from before are measured again. */
 #define PEAKS_VERSION 2
 
-/* isa: that of a path that the machine has. working_set: bytes read in turn by
- * all threads together (a small model may sit in a shared cache, so measure with the model's size).
- */
+/* The best of some runs, in about half a second, by a team of its own. isa: that of a path that the
+ * machine has. working_set: bytes read in turn by all threads together (a small model may sit in a
+ * shared cache, so measure with the model's size). */
 ridge_status device_cpu_measure(roof_peaks *out, const char *isa, int n_threads, size_t working_set,
                                 ridge_error *err) RIDGE_CHECKED;
+
+/* In slices of a millisecond or more, on a device's own threads. */
+enum { PEAKS_READ, PEAKS_INT8, PEAKS_F32, PEAKS_N_LOOPS };
+typedef struct {
+    device *device;                /* borrowed; not while it works on a submit */
+    uint32_t n_tokens;             /* of the steps in between: as many threads as they have */
+    const unsigned char *data;     /* [size] borrowed: what is read, round and round */
+    size_t size, piece;            /* a member reads so many bytes at a time */
+    size_t at;                     /* where the next slice reads on */
+    uint64_t slice[PEAKS_N_LOOPS]; /* bytes or rounds of a slice: what takes long enough */
+    double work[PEAKS_N_LOOPS];    /* bytes or operations since the last take, and their time */
+    double seconds[PEAKS_N_LOOPS];
+} peaks_meter;
+
+/* size: at least 512. n_tokens may be changed after a take. */
+void peaks_meter_open(peaks_meter *m, device *d, const void *data, size_t size);
+/* About so many seconds, the same for each loop; at least a slice. */
+void peaks_meter_run(peaks_meter *m, double seconds);
+/* The mean rates since the last take, each of at least one slice. */
+roof_peaks peaks_meter_take(peaks_meter *m);
 
 /* The loops of one ISA. Each returns a value that depends on its work, so that none is optimised
  * away. */

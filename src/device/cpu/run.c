@@ -203,7 +203,7 @@ static void run_steps(dev_compiled *c, cpu_run *r) {
     r->c = c;
     r->k = d->kernels;
     r->team = d->team;
-    r->n_members = c->batch.n_tokens <= DEV_FEW_TOKENS ? d->n_threads : d->n_threads_batch;
+    r->n_members = cpu_n_members(d, c->batch.n_tokens);
     double start = clock_now_s();
     team_run_first(d->team, r->n_members, run_member, r);
     double end = clock_now_s();
