@@ -36,6 +36,14 @@ static engine_request make_request(const int32_t *prompt, size_t n_prompt, const
     return r;
 }
 
+ridge_status answer_options_check(const answer_options *o, ridge_error *err) {
+    const engine_request r = make_request(NULL, 0, o, NULL);
+    if (o->max_tokens > 0 && o->min_tokens > o->max_tokens)
+        return RIDGE_FAIL(err, RIDGE_EINVAL, "--min-tokens %llu is above --max-tokens %llu",
+                          (unsigned long long)o->min_tokens, (unsigned long long)o->max_tokens);
+    return sampler_params_check(&r.sampling, INT32_MAX, err);
+}
+
 /* Takes one event into the answer. */
 static ridge_status take_event(answer *a, const engine_event *event, bool stream,
                                ridge_error *err) {

@@ -18,6 +18,8 @@ typedef struct {
 } answer_options;
 
 answer_options answer_options_default(void);
+/* RIDGE_EINVAL names what no engine would take. */
+ridge_status answer_options_check(const answer_options *o, ridge_error *err) RIDGE_CHECKED;
 
 #define ANSWER_OPTIONS(a)                                                                          \
     {"max-tokens", CLI_UINT, &(a)->max_tokens,                                                     \

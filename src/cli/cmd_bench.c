@@ -442,7 +442,7 @@ static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
                             .max_batch = a->max_batch,
                             .repeat = a->repeat,
                             .json = a->json};
-    RIDGE_TRY(engine_args_device(&a->engine, &k.device, err));
+    engine_args_device(&a->engine, &k.device);
     return bench_kernels(&k, err);
 }
 
@@ -476,7 +476,6 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
     machine_peaks best;
     bench_result results[MAX_RESULTS] = {0};
     size_t n = 0;
-    if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     ridge_status status = engine_args_open(&e, &a->engine, model, err);
     if (status == RIDGE_OK) status = check_fits(e, a, err);
     if (status == RIDGE_OK && a->svg != NULL) status = cli_check_output(a->svg, err);
@@ -504,6 +503,8 @@ static ridge_status check(bench_args *a, ridge_error *err) {
             MAX_BATCHES, MAX_BATCH, a->batch_list);
     RIDGE_TRY(cli_whole(&n, "repeat", a->repeat, 1, MAX_REPEAT, err));
     RIDGE_TRY(cli_whole(&n, "prompt", a->prompt, 1, UINT32_MAX, err));
+    if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
+    RIDGE_TRY(engine_args_check(&a->engine, err));
     if (a->kernels && (a->svg != NULL || a->profile || a->sampler))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--svg, --profile and --sampler are of a MODEL, not of --kernels");

@@ -102,7 +102,9 @@ int cmd_perplexity(int argc, char **argv) {
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
     ridge_error err = {0};
     uint32_t n_window;
-    if (cli_whole(&n_window, "ctx", ctx, 4, 1u << 20, &err) != RIDGE_OK) return cli_refuse(&err);
+    if (cli_whole(&n_window, "ctx", ctx, 4, 1u << 20, &err) != RIDGE_OK ||
+        engine_args_check(&args, &err) != RIDGE_OK)
+        return cli_refuse(&err);
     engine *e = NULL;
     char *text = NULL;
     int32_t *ids = NULL;

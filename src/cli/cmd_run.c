@@ -134,6 +134,9 @@ int cmd_run(int argc, char **argv) {
     if (n_args == 1 && (a.raw || a.json))
         return cli_misused(usage, "--raw and --json need a PROMPT (it may be empty)");
     ridge_error err = {0};
+    if (engine_args_check(&a.engine, &err) != RIDGE_OK ||
+        answer_options_check(&a.answer, &err) != RIDGE_OK)
+        return cli_refuse(&err);
     engine *e = NULL;
     chat_template *t = NULL;
     buf prompt = {0};

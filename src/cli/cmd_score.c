@@ -240,6 +240,7 @@ int cmd_score(int argc, char **argv) {
     if (parsed == CLI_OK) parsed = cli_count(usage, argv, n_args, 1, 1);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
     ridge_error err = {0};
+    if (engine_args_check(&a.engine, &err) != RIDGE_OK) return cli_refuse(&err);
     engine *e = NULL;
     char *input = NULL;
     size_t n = 0;

@@ -39,7 +39,21 @@ static ridge_status serve(const serve_args *a, const engine_params *params,
     return status;
 }
 
+static ridge_status check_prefix_file(const serve_args *a, ridge_error *err) {
+    bool is_static = a->engine.scheduler != NULL && strcmp(a->engine.scheduler, "static") == 0;
+    if (a->prefix_cache_file == NULL && a->prefix_cache_file_bytes > 0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--prefix-cache-file-bytes needs the file: --prefix-cache-file FILE");
+    if (a->prefix_cache_file != NULL && (!a->engine.prefix_caching || is_static))
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--prefix-cache-file needs the prefix cache, which %s turns off",
+                          is_static ? "--scheduler static" : "--no-enable-prefix-caching");
+    return RIDGE_OK;
+}
+
 static ridge_status check(serve_args *a, ridge_error *err) {
+    RIDGE_TRY(engine_args_check(&a->engine, err));
+    RIDGE_TRY(check_prefix_file(a, err));
     if (a->port > 65535)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--port %llu: the highest is 65535",
                           (unsigned long long)a->port);
@@ -73,13 +87,6 @@ static ridge_status prefix_file_params(const serve_args *a, engine_params *p, ri
     const char *path = a->prefix_cache_file;
     p->prefix_cache_file = path;
     p->prefix_cache_file_bytes = a->prefix_cache_file_bytes;
-    if (path == NULL && a->prefix_cache_file_bytes > 0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--prefix-cache-file-bytes needs the file: --prefix-cache-file FILE");
-    if (path != NULL && (!p->prefix_caching || p->static_batches))
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--prefix-cache-file needs the prefix cache, which %s turns off",
-                          p->static_batches ? "--scheduler static" : "--no-enable-prefix-caching");
     if (path == NULL || access(path, F_OK) == 0) return RIDGE_OK;
     return cli_check_output(path, err);
 }
@@ -88,8 +95,7 @@ static ridge_status run(serve_args *a, const char *model, ridge_error *err) {
     engine_params params;
     chat_template *template = NULL;
     char *path = NULL, *name = NULL;
-    ridge_status status = check(a, err);
-    if (status == RIDGE_OK) status = engine_args_params(&a->engine, model, &path, &params, err);
+    ridge_status status = engine_args_params(&a->engine, model, &path, &params, err);
     if (status == RIDGE_OK) status = prefix_file_params(a, &params, err);
     if (status == RIDGE_OK)
         params.peaks = machine_peaks_known; /* measuring would delay the start */
@@ -165,5 +171,6 @@ int cmd_serve(int argc, char **argv) {
     if (parsed == CLI_OK) parsed = cli_count(USAGE, argv, n_args, 1, 1);
     if (parsed != CLI_OK) return parsed < 0 ? CLI_OK : parsed;
     ridge_error err = {0};
+    if (check(&a, &err) != RIDGE_OK) return cli_refuse(&err);
     return run(&a, argv[0], &err) == RIDGE_OK ? CLI_OK : cli_fail(&err);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpus.h"
 #include "base/mem.h"
 
 engine_args engine_args_default(void) {
@@ -32,25 +33,28 @@ static ridge_status check_threads(const char *name, int64_t value, ridge_error *
                       ENGINE_MAX_THREADS, (long long)value);
 }
 
-ridge_status engine_args_device(const engine_args *a, device_cpu_params *out, ridge_error *err) {
-    RIDGE_TRY(check_threads("threads", a->threads, err));
-    RIDGE_TRY(check_threads("threads-batch", a->threads_batch, err));
-    *out = (device_cpu_params){.n_threads = (int)a->threads,
-                               .n_threads_batch = (int)a->threads_batch,
-                               .cpu_affinity = a->cpu_affinity,
-                               .isa = cli_env("RIDGE_CPU"),
-                               .precise = a->precise};
-    return RIDGE_OK;
+static ridge_status check_affinity(const engine_args *a, ridge_error *err) {
+    int64_t n = a->threads > a->threads_batch ? a->threads : a->threads_batch;
+    cpu_list cpus = {0};
+    if (a->cpu_affinity == NULL) return RIDGE_OK;
+    ridge_status status = cpus_choose(&cpus, "", a->cpu_affinity, err);
+    if (status == RIDGE_OK && cpus.n < n)
+        status = RIDGE_FAIL(err, RIDGE_EINVAL, "--cpu-affinity %s: %d for %d threads",
+                            a->cpu_affinity, cpus.n, (int)n);
+    cpu_list_free(&cpus);
+    return status;
 }
 
-static ridge_status read_scheduler(const engine_args *a, engine_params *p, ridge_error *err) {
-    const char *name = a->scheduler != NULL ? a->scheduler : "continuous";
-    p->static_batches = strcmp(name, "static") == 0;
-    if (!p->static_batches && strcmp(name, "continuous") != 0)
+static bool is_static(const engine_args *a) {
+    return a->scheduler != NULL && strcmp(a->scheduler, "static") == 0;
+}
+
+static ridge_status check_scheduler(const engine_args *a, ridge_error *err) {
+    if (a->scheduler != NULL && !is_static(a) && strcmp(a->scheduler, "continuous") != 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--scheduler: expected continuous or static, found %s",
-                          name);
+                          a->scheduler);
     bool guesses = a->speculative != NULL || a->speculative_model != NULL;
-    if (p->static_batches && (a->slo_tpot_ms > 0 || a->shed || guesses))
+    if (is_static(a) && (a->slo_tpot_ms > 0 || a->shed || guesses))
         return RIDGE_FAIL(
             err, RIDGE_EINVAL,
             "--scheduler static goes with neither --slo-tpot, --shed nor speculation");
@@ -73,9 +77,7 @@ static ridge_status check_slo(const engine_args *a, ridge_error *err) {
     return RIDGE_OK;
 }
 
-/* Where guesses come from; p->speculative_model borrows from *path, which grows by it. */
-static ridge_status speculation_params(const engine_args *a, char **path, engine_params *p,
-                                       ridge_error *err) {
+static ridge_status check_speculation(const engine_args *a, ridge_error *err) {
     if (a->speculative != NULL && strcmp(a->speculative, "ngram") != 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--speculative: expected ngram, found '%s'",
                           a->speculative);
@@ -88,11 +90,41 @@ static ridge_status speculation_params(const engine_args *a, char **path, engine
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--num-speculative-tokens needs to know where guesses come from: "
                           "--speculative ngram or --speculative-model MODEL");
-    p->speculative_ngram = a->speculative != NULL;
-    p->num_speculative_tokens = (uint32_t)a->num_speculative_tokens;
-    if (a->speculative_model == NULL) return RIDGE_OK;
+    return RIDGE_OK;
+}
+
+ridge_status engine_args_check(const engine_args *a, ridge_error *err) {
+    dev_kv_type kv_type;
+    RIDGE_TRY(check_threads("threads", a->threads, err));
+    RIDGE_TRY(check_threads("threads-batch", a->threads_batch, err));
+    RIDGE_TRY(check_affinity(a, err));
+    RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, ENGINE_MAX_SEQS, err));
+    RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1,
+                          ENGINE_MAX_BATCHED_TOKENS, err));
+    RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
+    RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
+    RIDGE_TRY(check_slo(a, err));
+    if (!dev_kv_type_find(a->kv_cache_dtype, &kv_type) || kv_type > DEV_KV_Q8_0)
+        return RIDGE_FAIL(err, RIDGE_EINVAL,
+                          "--kv-cache-dtype: expected auto, f16, f32 or q8_0, found '%s'",
+                          a->kv_cache_dtype);
+    RIDGE_TRY(check_scheduler(a, err));
+    return check_speculation(a, err);
+}
+
+void engine_args_device(const engine_args *a, device_cpu_params *out) {
+    *out = (device_cpu_params){.n_threads = (int)a->threads,
+                               .n_threads_batch = (int)a->threads_batch,
+                               .cpu_affinity = a->cpu_affinity,
+                               .isa = cli_env("RIDGE_CPU"),
+                               .precise = a->precise};
+}
+
+/* The draft model's path behind the model's: p->speculative_model borrows from *path, which grows.
+ */
+static ridge_status add_draft(const char *model, char **path, engine_params *p, ridge_error *err) {
     char *draft = NULL;
-    RIDGE_TRY(cli_model_path(&draft, a->speculative_model, err));
+    RIDGE_TRY(cli_model_path(&draft, model, err));
     size_t n = strlen(*path) + 1, n_draft = strlen(draft) + 1;
     char *both = mem_alloc(n + n_draft);
     if (both != NULL) {
@@ -109,19 +141,8 @@ static ridge_status speculation_params(const engine_args *a, char **path, engine
 
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) {
-    device_cpu_params cpu = {0};
-    RIDGE_TRY(engine_args_device(a, &cpu, err));
-    RIDGE_TRY(check_range("max-num-seqs", a->max_num_seqs, 1, ENGINE_MAX_SEQS, err));
-    RIDGE_TRY(check_range("max-num-batched-tokens", a->max_num_batched_tokens, 1,
-                          ENGINE_MAX_BATCHED_TOKENS, err));
-    RIDGE_TRY(check_range("max-model-len", a->max_model_len, 0, UINT32_MAX, err));
-    RIDGE_TRY(check_range("block-size", a->block_size, 1, ENGINE_MAX_BLOCK_SIZE, err));
-    RIDGE_TRY(check_slo(a, err));
-    dev_kv_type kv_type;
-    if (!dev_kv_type_find(a->kv_cache_dtype, &kv_type) || kv_type > DEV_KV_Q8_0)
-        return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--kv-cache-dtype: expected auto, f16, f32 or q8_0, found '%s'",
-                          a->kv_cache_dtype);
+    device_cpu_params cpu;
+    engine_args_device(a, &cpu);
     RIDGE_TRY(cli_model_path(path, model, err));
     *p = engine_params_default();
     p->model_path = *path;
@@ -130,7 +151,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->cpu_affinity = cpu.cpu_affinity;
     p->isa = cpu.isa;
     p->precise = cpu.precise;
-    p->kv_type = kv_type;
+    dev_kv_type_find(a->kv_cache_dtype, &p->kv_type);
     p->max_num_seqs = (uint32_t)a->max_num_seqs;
     p->max_num_batched_tokens = (uint32_t)a->max_num_batched_tokens;
     p->max_model_len = (uint32_t)a->max_model_len;
@@ -140,9 +161,11 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->slo_tpot_s = a->slo_tpot_ms / 1e3;
     p->slo_ttft_s = a->slo_ttft_ms / 1e3;
     p->shed = a->shed;
+    p->static_batches = is_static(a);
+    p->speculative_ngram = a->speculative != NULL;
+    p->num_speculative_tokens = (uint32_t)a->num_speculative_tokens;
     p->log = cli_log();
-    RIDGE_TRY(read_scheduler(a, p, err));
-    return speculation_params(a, path, p, err);
+    return a->speculative_model != NULL ? add_draft(a->speculative_model, path, p, err) : RIDGE_OK;
 }
 
 ridge_status engine_args_open(engine **out, const engine_args *a, const char *model,

@@ -61,12 +61,13 @@ engine_args engine_args_default(void);
         "shed", CLI_FLAG, &(a)->shed, "429 for whoever would miss --slo-ttft"                      \
     }
 
+/* RIDGE_EINVAL names the option whose value cannot be: what the others below take for granted.
+ * Asked first, before anything is opened; cli_refuse says it. */
+ridge_status engine_args_check(const engine_args *a, ridge_error *err) RIDGE_CHECKED;
 /* What of them concerns the device alone. Reads RIDGE_CPU. */
-ridge_status engine_args_device(const engine_args *a, device_cpu_params *out,
-                                ridge_error *err) RIDGE_CHECKED;
+void engine_args_device(const engine_args *a, device_cpu_params *out);
 /* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it (the draft
- * model's lies behind it). Reads
- * RIDGE_CPU. */
+ * model's lies behind it). Reads RIDGE_CPU. */
 ridge_status engine_args_params(const engine_args *a, const char *model, char **path,
                                 engine_params *p, ridge_error *err) RIDGE_CHECKED;
 /* The two steps in one. */

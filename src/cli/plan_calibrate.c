@@ -39,7 +39,8 @@ typedef struct {
 static ridge_status open_all(calibration *c, const calibrate_args *a, ridge_error *err) {
     device_cpu_params cpu;
     model_config config;
-    RIDGE_TRY(engine_args_device(&a->engine, &cpu, err));
+    RIDGE_TRY(engine_args_check(&a->engine, err));
+    engine_args_device(&a->engine, &cpu);
     RIDGE_TRY(cli_model_path(&c->path, a->model, err));
     RIDGE_TRY(gguf_open(&c->file, c->path, err));
     RIDGE_TRY(model_config_read(&config, c->file, err));

@@ -279,7 +279,7 @@ def test_106_perplexity_of_any_threads_and_path(ridge, model, tmp_path):
 
 def test_an_empty_key_does_not_open_the_server(ridge, model):
     """serve --api-key "$KEY" with KEY unset must not serve everybody."""
-    assert b"--api-key" in ridge("serve", model(MODEL), "--port", 0, "--api-key", "", status=1, timeout=60).stderr
+    assert b"--api-key" in ridge("serve", model(MODEL), "--port", 0, "--api-key", "", status=2, timeout=60).stderr
 
 
 def test_089_model_names(server):

@@ -388,7 +388,7 @@ def test_start_errors(ridge, model, tmp_path):
     assert b"bad.jinja" in ridge("serve", path, "--port", 0, "--chat-template", tmp_path / "bad.jinja", status=1).stderr
     (tmp_path / "empty.jinja").write_text("")
     assert b"empty" in ridge("serve", path, "--port", 0, "--chat-template", tmp_path / "empty.jinja", status=1).stderr
-    ridge("serve", path, "--port", 70000, status=1)
+    ridge("serve", path, "--port", 70000, status=2)
     ridge("serve", status=2)
 
 
