@@ -14,13 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/bench_kernels.h"
+#include "cli/bench_report.h"
 #include "cli/engine_args.h"
 #include "cli/machine.h"
-#include "cli/roofline_svg.h"
 
 #define MAX_BATCHES 16
 #define MAX_REPEAT 101
@@ -37,18 +36,6 @@ typedef struct {
     uint32_t batches[MAX_BATCHES], max_batch;
     size_t n_batches;
 } bench_args;
-
-typedef struct {
-    bool decode;
-    uint32_t batch;
-    const char *sampling; /* how tokens were drawn */
-    uint64_t tokens;
-    double seconds, flops, bytes;
-    double sample_s;       /* of seconds */
-    machine_peaks peaks;   /* measured in turn with its steps */
-    dev_profile_row *rows; /* [n_rows], owned; NULL: not asked for */
-    size_t n_rows;
-} bench_result;
 
 /* How --sampler draws tokens: what requests ask for, one thing at a time. */
 typedef struct {
@@ -294,147 +281,6 @@ static ridge_status run_median(bench *b, uint32_t batch, const bench_sampling *s
     return status;
 }
 
-/* The same of a whole phase: what has neither bytes nor FLOPs only adds to its time. */
-static double phase_reached(const bench_result *r) {
-    double roof_seconds = 0;
-    for (size_t i = 0; i < r->n_rows; i++)
-        roof_seconds += roofline_reached(&r->rows[i], &r->peaks) * r->rows[i].seconds;
-    return roof_seconds / roofline_seconds(r->rows, r->n_rows);
-}
-
-static void profile_json(buf *b, const bench_result *r) {
-    double total = roofline_seconds(r->rows, r->n_rows);
-    buf_json_field(b, "of_roof", phase_reached(r));
-    buf_puts(b, ",\"profile\":[");
-    for (size_t i = 0; i < r->n_rows; i++) {
-        const dev_profile_row *row = &r->rows[i];
-        buf_puts(b, i > 0 ? ",{\"operation\":" : "{\"operation\":");
-        buf_json_string(b, row->name, strlen(row->name));
-        buf_printf(b, ",\"n\":%llu,\"unit\":\"%s\"", (unsigned long long)row->n,
-                   row->integer ? "int8" : "f32");
-        buf_json_field(b, "share", row->seconds / total);
-        buf_json_field(b, "seconds", row->seconds);
-        buf_json_field(b, "bytes", row->bytes);
-        buf_json_field(b, "flops", row->flops);
-        buf_json_field(b, "of_roof", roofline_reached(row, &r->peaks));
-        buf_puts(b, "}");
-    }
-    buf_puts(b, "]");
-}
-
-static void profile_table(const bench_result *r) {
-    double total = roofline_seconds(r->rows, r->n_rows);
-    printf("  %6s %9s %8s %8s %9s  %s\n", "share", "us each", "GB/s", "GFLOP/s", "of roof",
-           "operation");
-    for (size_t i = 0; i < r->n_rows; i++) {
-        const dev_profile_row *row = &r->rows[i];
-        printf("  %5.1f%% %9.1f", 100 * row->seconds / total, row->seconds / (double)row->n * 1e6);
-        if (row->flops > 0)
-            printf(" %8.1f %8.1f %8.1f%%", row->bytes / row->seconds / 1e9,
-                   row->flops / row->seconds / 1e9, 100 * roofline_reached(row, &r->peaks));
-        else
-            printf(" %8s %8s %9s", "", "", "");
-        printf("  %s\n", row->name);
-    }
-    printf("  %5.1f%% %9s %8s %8s %8.1f%%  all\n", 100.0, "", "", "", 100 * phase_reached(r));
-}
-
-static void peaks_json(buf *b, const machine_peaks *peaks) {
-    buf_json_field(b, "peak_read_bytes_per_s", peaks->read_bytes_per_s);
-    buf_json_field(b, "peak_int8_ops_per_s", peaks->int8_ops_per_s);
-    buf_json_field(b, "peak_f32_flops_per_s", peaks->f32_flops_per_s);
-}
-
-static void print_json(engine *e, const bench_args *a, const char *model, const machine_peaks *best,
-                       const bench_result *results, size_t n) {
-    char *name = cli_model_name(model);
-    buf b = {0};
-    buf_puts(&b, "{\"machine\":{");
-    machine_json(&b, engine_isa(e), engine_n_threads(e));
-    peaks_json(&b, best);
-    buf_puts(&b, "},\"model\":{\"name\":");
-    buf_json_string(&b, name != NULL ? name : "", name != NULL ? strlen(name) : 0);
-    buf_printf(
-        &b, ",\"parameters\":%llu,\"weight_bytes\":%llu,\"kv_bytes_per_token\":%llu},\"results\":[",
-        (unsigned long long)engine_n_parameters(e), (unsigned long long)engine_weight_bytes(e),
-        (unsigned long long)engine_kv_bytes_per_token(e));
-    for (size_t i = 0; i < n; i++) {
-        const bench_result *r = &results[i];
-        buf_printf(&b, "%s{\"phase\":\"%s\",\"batch\":%u,\"prompt\":%llu,\"tokens\":%llu",
-                   i > 0 ? "," : "", r->decode ? "decode" : "prefill", r->batch,
-                   (unsigned long long)a->prompt, (unsigned long long)r->tokens);
-        buf_json_field(&b, "seconds", r->seconds);
-        buf_json_field(&b, "tokens_per_s", (double)r->tokens / r->seconds);
-        buf_json_field(&b, "bytes_per_s", r->bytes / r->seconds);
-        buf_json_field(&b, "flops_per_s", r->flops / r->seconds);
-        peaks_json(&b, &r->peaks);
-        buf_json_field(&b, "mbu", r->bytes / r->seconds / r->peaks.read_bytes_per_s);
-        buf_json_field(&b, "mfu", r->flops / r->seconds / r->peaks.int8_ops_per_s);
-        buf_printf(&b, ",\"sampling\":\"%s\"", r->sampling);
-        buf_json_field(&b, "sampler_share", r->sample_s / r->seconds);
-        if (a->profile) profile_json(&b, r);
-        buf_puts(&b, "}");
-    }
-    buf_puts(&b, "]}");
-    if (!b.failed) printf("%s\n", b.data);
-    buf_free(&b);
-    mem_free(name);
-}
-
-static void print_table(engine *e, const bench_args *a, const machine_peaks *best,
-                        const bench_result *results, size_t n) {
-    char *machine = machine_text(engine_isa(e), engine_n_threads(e));
-    printf("%s: %.1f GB/s read, %.0f GOPS int8, %.0f GFLOP/s f32 at best\n",
-           machine != NULL ? machine : "", best->read_bytes_per_s / 1e9, best->int8_ops_per_s / 1e9,
-           best->f32_flops_per_s / 1e9);
-    printf("%-8s %5s %9s %8s %6s %7s %8s %6s %7s %8s\n", "phase", "batch", "tok/s", "GB/s", "of",
-           "MBU", "GFLOP/s", "of", "MFU", "sampler");
-    for (size_t i = 0; i < n; i++) {
-        const bench_result *r = &results[i];
-        double bytes_per_s = r->bytes / r->seconds, flops_per_s = r->flops / r->seconds;
-        printf("%-8s %5u %9.1f %8.1f %6.1f %6.1f%% %8.1f %6.0f %6.1f%% %7.2f%%%s%s\n",
-               r->decode ? "decode" : "prefill", r->batch, (double)r->tokens / r->seconds,
-               bytes_per_s / 1e9, r->peaks.read_bytes_per_s / 1e9,
-               100 * bytes_per_s / r->peaks.read_bytes_per_s, flops_per_s / 1e9,
-               r->peaks.int8_ops_per_s / 1e9, 100 * flops_per_s / r->peaks.int8_ops_per_s,
-               100 * r->sample_s / r->seconds, a->sampler ? "  " : "",
-               a->sampler ? r->sampling : "");
-        if (a->profile) profile_table(r);
-    }
-    mem_free(machine);
-}
-
-static ridge_status write_svg(engine *e, const bench_args *a, const char *model,
-                              const bench_result *results, size_t n, ridge_error *err) {
-    char *machine = machine_text(engine_isa(e), engine_n_threads(e));
-    char *name = cli_model_name(model), names[MAX_RESULTS][64];
-    roofline_series series[MAX_RESULTS];
-    buf title = {0};
-    ridge_status status;
-    for (size_t i = 0; i < n; i++) {
-        const bench_result *r = &results[i];
-        if (r->decode)
-            snprintf(names[i], sizeof names[i], "decode x%u%s%s", r->batch, a->sampler ? ", " : "",
-                     a->sampler ? r->sampling : "");
-        else
-            snprintf(names[i], sizeof names[i], "prefill %llu", (unsigned long long)a->prompt);
-        series[i] = (roofline_series){names[i], r->rows, r->n_rows, r->peaks};
-    }
-    buf_printf(&title, "Roofline of %s: prefill and decode at a context of %llu tokens",
-               name != NULL ? name : "", (unsigned long long)a->prompt);
-    if (title.failed || machine == NULL)
-        status = RIDGE_FAIL(err, RIDGE_ENOMEM, "the picture's title");
-    else
-        status = roofline_svg_write(
-            a->svg,
-            &(roofline){.title = title.data, .subtitle = machine, .series = series, .n_series = n},
-            err);
-    buf_free(&title);
-    mem_free(machine);
-    mem_free(name);
-    return status;
-}
-
 static ridge_status run_kernels(const bench_args *a, ridge_error *err) {
     bench_kernels_args k = {.bytes = a->kernel_bytes,
                             .batches = a->batches,
@@ -483,11 +329,19 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
         !machine_peaks_get(&best, engine_isa(e), engine_n_threads(e), engine_weight_bytes(e), true))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
     if (status == RIDGE_OK) status = measure_phases(e, a, results, &n, err);
-    if (status == RIDGE_OK && a->svg != NULL) status = write_svg(e, a, model, results, n, err);
+    const bench_report report = {.e = e,
+                                 .model = model,
+                                 .best = &best,
+                                 .n_prompt = a->prompt,
+                                 .profile = a->profile,
+                                 .sampler = a->sampler,
+                                 .results = results,
+                                 .n_results = n};
+    if (status == RIDGE_OK && a->svg != NULL) status = bench_report_svg(&report, a->svg, err);
     if (status == RIDGE_OK && a->json)
-        print_json(e, a, model, &best, results, n);
+        status = bench_report_json(&report, err);
     else if (status == RIDGE_OK)
-        print_table(e, a, &best, results, n);
+        bench_report_table(&report);
     for (size_t i = 0; i < n; i++) mem_free(results[i].rows);
     engine_close(e);
     return status;
