@@ -13,7 +13,8 @@ many sequences decode together, each at a context of its own of --batch-context 
 all, a warm run before each; every program at its default settings, ik_llama.cpp at those of run-time repacking and
 flash attention that are its fastest for the file (tried first). Each round runs everyone, so that a slow minute of the
 machine meets all. Reported are medians, and of each round's ratios (above 1: ridge is faster) the median and the range;
-"fastest" is the fastest peer of the round.
+"fastest" is the fastest peer of the round. "roof" is the rate at which ridge's operations would reach the roofs that it
+measures in between its steps (docs/benchmarks.md, "Against the roof").
 """
 import argparse
 import json
@@ -28,6 +29,7 @@ import tempfile
 import common
 
 HERE = pathlib.Path(__file__).resolve().parent
+PEAKS = {"peak_read_bytes_per_s": "GB/s read", "peak_int8_ops_per_s": "GOPS int8", "peak_f32_flops_per_s": "GFLOP/s f32"}
 DEFAULTS = [("default settings", [], [])]
 # ik_llama.cpp: what a user would know to try: (words, flags of llama-bench, flags of llama-batched-bench)
 IK_SETTINGS = [(f"{'with' if repack else 'no'} repacking, {'with' if flash else 'no'} flash attention",
@@ -47,20 +49,30 @@ class Ridge:
     name = "ridge"
     machine = {}
 
+    def __init__(self):
+        self.results = {}  # per file and phase: what each round's bench says
+
     def run(self, path, args):
         def bench(prompt, gen, batches):
             out = common.run_json([common.BINARY, "bench", path, "--prompt", str(prompt), "--gen", str(gen), "--batch",
                                    ",".join(map(str, batches)), "--threads", str(args.threads), "--repeat", "1",
-                                   "--json"])
+                                   "--profile", "--json"])
             self.machine = out["machine"]
             return out["results"]
 
         prefill, decode = bench(args.prompt, args.gen, [1])
-        rates = {"prefill": prefill["tokens_per_s"], "decode": decode["tokens_per_s"]}
+        results = {"prefill": prefill, "decode": decode}
         if args.batch:
-            for r in bench(args.batch_context, args.batch_gen, args.batch)[1:]:
-                rates[batch_key(r["batch"])] = r["tokens_per_s"]
-        return rates
+            results |= {batch_key(r["batch"]): r for r in bench(args.batch_context, args.batch_gen, args.batch)[1:]}
+        for phase, result in results.items():
+            self.results.setdefault((path, phase), []).append(result)
+        return {phase: result["tokens_per_s"] for phase, result in results.items()}
+
+    def roof(self, path, phase):
+        """Medians over the rounds: of what a phase could reach, and of the peaks that this follows from."""
+        rounds = self.results[path, phase]
+        return {"roof": statistics.median(r["tokens_per_s"] / r["of_roof"] for r in rounds),
+                **{peak: statistics.median(r[peak] for r in rounds) for peak in PEAKS}}
 
 
 class OpenVino:
@@ -185,12 +197,13 @@ def ratio_cell(s):
 
 
 def print_results(results, peers, machine, args):
-    head = ["model", "phase", "ridge tok/s", *(f"{name} tok/s" for name in peers), *(f"ridge / {name}" for name in peers)]
+    head = ["model", "phase", "roof tok/s", "ridge tok/s", *(f"{name} tok/s" for name in peers)]
+    head += [f"ridge / {name}" for name in peers]
     if len(peers) > 1:
         head.append("ridge / fastest")
     rows = []
     for r in results:
-        row = [r["model"], r["phase"], f"{r['ridge']:.1f}"]
+        row = [r["model"], r["phase"], f"{r['roof']:.1f}", f"{r['ridge']:.1f}"]
         for name in peers:
             known = r["peers"].get(name)
             row.append(f"{known['rate']:.1f}" if known else "cannot load" if name in r["cannot_load"] else "-")
@@ -199,6 +212,9 @@ def print_results(results, peers, machine, args):
             row.append(ratio_cell(r["fastest"]) if "fastest" in r else "")
         rows.append(row)
     print(f"{machine.get('cpu', '?')}, {args.threads} threads, ridge {machine.get('isa', '?')}, {args.rounds} rounds")
+    peaks = [f"{min(r[peak] for r in results) / 1e9:.0f}-{max(r[peak] for r in results) / 1e9:.0f} {unit}"
+             for peak, unit in PEAKS.items()]
+    print("peaks measured beside:", ", ".join(peaks))
     common.print_table(head, rows)
     for model, chosen in {r["model"]: r["settings"] for r in results}.items():
         for name, words in chosen.items():
@@ -207,14 +223,14 @@ def print_results(results, peers, machine, args):
 
 def measure_model(model, everyone, args):
     path = os.path.abspath(common.model_path(model))
-    peers = [engine.name for engine in everyone[1:]]
+    ridge, peers = everyone[0], [engine.name for engine in everyone[1:]]
     rounds, refused = measure(path, everyone, args)
     settings = {e.name: e.settings[path][0] for e in everyone
                 if isinstance(e, LlamaBench) and len(e.candidates) > 1 and path in e.settings}
     names = {"prefill": f"prefill {args.prompt}", "decode": f"decode {args.gen} at {args.prompt}"}
     names |= {batch_key(n): f"decode x{n} at {args.batch_context}" for n in args.batch}
     return [{"model": common.short_name(path), "phase": name, "cannot_load": refused, "settings": settings,
-             **summarise(rounds, peers, phase)} for phase, name in names.items()]
+             **ridge.roof(path, phase), **summarise(rounds, peers, phase)} for phase, name in names.items()]
 
 
 def sizes(text):

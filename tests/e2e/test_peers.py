@@ -10,11 +10,15 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MACHINE = {"cpu": "a machine", "isa": "portable"}
 
-# Each writes its arguments to the log beside it. The rates of ridge double with every call of the same kind.
+# Each writes its arguments to the log beside it. The rates of ridge grow with every call of the same kind.
 RIDGE = """
 batches = list(map(int, args[args.index("--batch") + 1].split(",")))
-results = [{"phase": "prefill", "batch": 1, "tokens_per_s": 1000.0 * calls}]
-results += [{"phase": "decode", "batch": n, "tokens_per_s": 100.0 * n * calls} for n in batches]
+results = [{"phase": "prefill", "batch": 1, "tokens_per_s": 1000.0 * calls, "of_roof": 0.5}]
+results += [{"phase": "decode", "batch": n, "tokens_per_s": 100.0 * n * calls, "of_roof": 0.8} for n in batches]
+for r in results:
+    r |= {"peak_read_bytes_per_s": 20e9 * calls, "peak_int8_ops_per_s": 500e9 * r["batch"], "peak_f32_flops_per_s": 150e9}
+if "--profile" not in args:
+    for r in results: del r["of_roof"]
 print(json.dumps({"machine": MACHINE, "results": results}))
 """
 OPENVINO = """
@@ -86,6 +90,8 @@ def test_without_peers_only_ridge(peers):
     assert [(r["phase"], r["ridge"], r["peers"]) for r in out["results"]] == \
         [("prefill 512", 2000.0, {}), ("decode 128 at 512", 200.0, {})]
     assert out["machine"] == MACHINE and "fastest" not in out["results"][0]
+    assert [r["roof"] for r in out["results"]] == [4000.0, 250.0]
+    assert out["results"][0]["peak_read_bytes_per_s"] == 40e9
     assert len(peers.calls("ridge")) == 3 and not peers.calls("ik/llama-bench")
 
 
@@ -136,8 +142,9 @@ def test_a_batch_that_is_not_printed_is_no_result(peers):
 
 def test_who_cannot_load_the_file_is_said_and_left_out(peers):
     table = peers(*peers.all, "--rounds", 2, model="bad.gguf").stdout.splitlines()
-    cells = [cell.strip() for cell in table[3].split("|")[1:-1]]
-    assert cells == ["bad", "prefill 512", "1500.0", "250.0", "cannot load", "cannot load", "6.00 (4.00-8.00)", "", "",
+    assert table[1] == "peaks measured beside: 30-30 GB/s read, 500-500 GOPS int8, 150-150 GFLOP/s f32"
+    cells = [cell.strip() for cell in table[4].split("|")[1:-1]]
+    assert cells == ["bad", "prefill 512", "3000.0", "1500.0", "250.0", "cannot load", "cannot load", "6.00 (4.00-8.00)", "", "",
                      "6.00 (4.00-8.00)"]
     assert len(peers.calls("python-openvino")) == 1
 
