@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import resource
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -31,6 +32,18 @@ def run_json(command, **kw):
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout)
+
+
+def taken_seconds():
+    """Of all processors, since they were started: by programs, and by the host of a virtual machine."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def children_seconds():
+    """Of this script's ended children."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def print_table(head, rows):

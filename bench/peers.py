@@ -14,7 +14,8 @@ all, a warm run before each; every program at its default settings, ik_llama.cpp
 flash attention that are its fastest for the file (tried first). Each round runs everyone, so that a slow minute of the
 machine meets all. Reported are medians, and of each round's ratios (above 1: ridge is faster) the median and the range;
 "fastest" is the fastest peer of the round. "roof" is the rate at which ridge's operations would reach the roofs that it
-measures in between its steps (docs/benchmarks.md, "Against the roof").
+measures in between its steps (docs/benchmarks.md, "Against the roof"). The peers' threads spin at every operation: a busy
+neighbour on a small machine slows them a hundredfold, so what others took of the processors is reported, too.
 """
 import argparse
 import json
@@ -25,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import common
 
@@ -158,21 +160,33 @@ def engines(args):
     return found
 
 
+def run_watched(engine, path, args):
+    """(its rates, the share of the processors' time that went to others meanwhile)"""
+    def others():
+        return common.taken_seconds() - common.children_seconds()
+    before, start = others(), time.monotonic()
+    rates = engine.run(path, args)
+    return rates, max(others() - before, 0) / ((time.monotonic() - start) * os.cpu_count())
+
+
 def measure(path, everyone, args):
-    """([{engine: {phase: rate}} per round], {engine: why it cannot load the file})"""
-    rounds, refused = [], {}
+    """([{engine: {phase: rate}} per round], {engine: why it cannot load the file}, the largest share of others)"""
+    rounds, refused, others = [], {}, 0
     for number in range(args.rounds):
         rounds.append({})
         for engine in everyone:
             if engine.name in refused:
                 continue
-            print(f"{common.short_name(path)}: round {number + 1} of {args.rounds}: {engine.name}", file=sys.stderr)
+            what = f"{common.short_name(path)}: round {number + 1} of {args.rounds}: {engine.name}"
+            print(what, file=sys.stderr)
             try:
-                rounds[-1][engine.name] = engine.run(path, args)
+                rounds[-1][engine.name], share = run_watched(engine, path, args)
+                print(f"{what}: others took {100 * share:.1f} % of the processors' time", file=sys.stderr)
+                others = max(others, share)
             except CannotLoad as why:
                 refused[engine.name] = str(why)
                 print(f"{engine.name} cannot load {path}: {why}", file=sys.stderr)
-    return rounds, refused
+    return rounds, refused, others
 
 
 def spread(values):
@@ -215,6 +229,7 @@ def print_results(results, peers, machine, args):
     peaks = [f"{min(r[peak] for r in results) / 1e9:.0f}-{max(r[peak] for r in results) / 1e9:.0f} {unit}"
              for peak, unit in PEAKS.items()]
     print("peaks measured beside:", ", ".join(peaks))
+    print(f"others took up to {100 * max(r['others'] for r in results):.1f} % of the processors' time")
     common.print_table(head, rows)
     for model, chosen in {r["model"]: r["settings"] for r in results}.items():
         for name, words in chosen.items():
@@ -224,13 +239,13 @@ def print_results(results, peers, machine, args):
 def measure_model(model, everyone, args):
     path = os.path.abspath(common.model_path(model))
     ridge, peers = everyone[0], [engine.name for engine in everyone[1:]]
-    rounds, refused = measure(path, everyone, args)
+    rounds, refused, others = measure(path, everyone, args)
     settings = {e.name: e.settings[path][0] for e in everyone
                 if isinstance(e, LlamaBench) and len(e.candidates) > 1 and path in e.settings}
     names = {"prefill": f"prefill {args.prompt}", "decode": f"decode {args.gen} at {args.prompt}"}
     names |= {batch_key(n): f"decode x{n} at {args.batch_context}" for n in args.batch}
     return [{"model": common.short_name(path), "phase": name, "cannot_load": refused, "settings": settings,
-             **ridge.roof(path, phase), **summarise(rounds, peers, phase)} for phase, name in names.items()]
+             "others": others, **ridge.roof(path, phase), **summarise(rounds, peers, phase)} for phase, name in names.items()]
 
 
 def sizes(text):
@@ -259,9 +274,6 @@ def main():
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
-    # The peers' threads spin at every operation: one busy neighbour on a small machine slows them a hundredfold.
-    if (load := os.getloadavg()[0]) > 0.5:
-        print(f"warning: the machine is busy (load {load:.1f}); ratios mean something only on a quiet one", file=sys.stderr)
     everyone = engines(args)
     results = [row for model in args.models for row in measure_model(model, everyone, args)]
     if args.json:

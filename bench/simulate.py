@@ -23,7 +23,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import statistics
 import sys
 import tempfile
@@ -95,17 +94,10 @@ def simulate_at_pace(path, profile, seconds, traffic):
     return report, factor
 
 
-def taken_seconds():
-    """Of all processors, since they were started: by programs, and by the host of a virtual machine."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
 def own_seconds(server):
     """Of this script's ended children, and of the server."""
     fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return common.children_seconds() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def steps_of(server):
@@ -118,9 +110,9 @@ def steps_of(server):
 def serve(path, args, traffic):
     with ridge(path, args, "--kv-cache-memory-bytes", CACHE_BYTES, *SCHEDULER) as server:
         load(server, "--num-requests", 4, "--concurrency", 4, "--input-len", 64, "--output-len", 16, "--seed", 1000)
-        before, others, start = steps_of(server), taken_seconds() - own_seconds(server), time.monotonic()
+        before, others, start = steps_of(server), common.taken_seconds() - own_seconds(server), time.monotonic()
         report, _ = load(server, *traffic)
-        others = taken_seconds() - own_seconds(server) - others
+        others = common.taken_seconds() - own_seconds(server) - others
         report["others"] = others / ((time.monotonic() - start) * os.cpu_count())
         report["steps"], seconds = (b - a for a, b in zip(before, steps_of(server)))
         report["ms_per_step"] = 1e3 * seconds / report["steps"]

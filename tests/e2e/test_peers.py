@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -140,10 +141,29 @@ def test_a_batch_that_is_not_printed_is_no_result(peers):
     assert "nothing of decode x16" in peers("--llama-bench", peers.llama, "--batch", "4,16", status=1).stderr
 
 
+def test_what_others_take_of_the_processors_is_said(peers):
+    """A program that is no child of anyone here takes 0.3 s while ridge runs."""
+    with peers.ridge.open("a") as ridge:
+        ridge.write("""
+import os, time
+end, of_others = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        while time.process_time() < 0.3: pass
+    os._exit(0)
+os.wait()
+os.close(of_others)
+os.read(end, 1)
+""")
+    start = time.monotonic()
+    out = json.loads(peers("--rounds", 1, "--json").stdout)
+    assert 0.25 / ((time.monotonic() - start) * os.cpu_count()) < out["results"][0]["others"] <= 1
+
+
 def test_who_cannot_load_the_file_is_said_and_left_out(peers):
     table = peers(*peers.all, "--rounds", 2, model="bad.gguf").stdout.splitlines()
     assert table[1] == "peaks measured beside: 30-30 GB/s read, 500-500 GOPS int8, 150-150 GFLOP/s f32"
-    cells = [cell.strip() for cell in table[4].split("|")[1:-1]]
+    cells = [cell.strip() for cell in table[5].split("|")[1:-1]]
     assert cells == ["bad", "prefill 512", "3000.0", "1500.0", "250.0", "cannot load", "cannot load", "6.00 (4.00-8.00)", "", "",
                      "6.00 (4.00-8.00)"]
     assert len(peers.calls("python-openvino")) == 1
