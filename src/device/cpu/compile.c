@@ -263,21 +263,25 @@ static ridge_status build_steps(compiler *k) {
     return RIDGE_OK;
 }
 
-/* In the head, values as wide as the vocabulary are the caller's logits themselves: what turns one
- * into the next (scale, soft-cap) does so in place. Others there have 32 rows. */
+/* What the last operation gives is the caller's logits themselves; what comes before it works in
+ * place there where it names the same value. Other values of the head have 32 rows. */
 static ridge_status make_values(compiler *k) {
     dev_compiled *c = k->c;
     const dev_program *p = k->p;
+    const dev_op *last = p->n_ops > p->head_start ? &p->ops[p->n_ops - 1] : NULL;
+    if (last != NULL) RIDGE_TRY(check_value(k, last, last->out[0], p->n_vocab));
     c->n_values = p->n_values;
     c->values = take(&c->memory, p->n_values, sizeof *c->values);
     bool *in_body = take(&c->memory, p->n_values, sizeof *in_body);
     if (c->values == NULL || in_body == NULL) return RIDGE_FAIL(k->err, RIDGE_ENOMEM, "values");
     for (size_t i = 0; i < p->head_start; i++)
         for (int j = 0; j < n_outputs(&p->ops[i]); j++) in_body[p->ops[i].out[j]] = true;
+    if (last != NULL && in_body[last->out[0]])
+        return RIDGE_FAIL(k->err, RIDGE_EINVAL, "logits in value %u of the body", last->out[0]);
     for (size_t v = 0; v < p->n_values; v++) {
         uint32_t ld = (p->widths[v] + 15) & ~15u;
         c->values[v] = (cpu_value){.width = p->widths[v], .ld = ld};
-        if (!in_body[v] && p->widths[v] == p->n_vocab) {
+        if (last != NULL && v == last->out[0]) {
             c->values[v].ld = p->n_vocab;
             continue;
         }
