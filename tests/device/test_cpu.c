@@ -158,8 +158,12 @@ static void compare_paths(quant_type type, uint32_t rows, uint32_t cols, uint32_
         run_product(rig_paths[i], 3, false, &p, n, again);
         assert_memory_equal(first, again, size);
     }
-    run_product(NULL, 2, true, &p, n, again);
-    check_product(&p, again, 3e-6);
+    run_product(rig_paths[0], 1, true, &p, n, first);
+    check_product(&p, first, 3e-6);
+    for (int i = 0; i < rig_n_paths; i++) {
+        run_product(rig_paths[i], 2, true, &p, i % 2 == 0 ? 1 : n, again);
+        assert_memory_equal(first, again, size);
+    }
     mem_free(weights);
     mem_free(x);
     mem_free(bias);
@@ -178,6 +182,17 @@ static void test_linear(void **state) {
     }
     compare_paths(QUANT_Q4_1, 100, 64, 230); /* several token blocks */
     compare_paths(QUANT_Q6_K, 33, 256, 101);
+}
+
+/* Rows longer than what is unpacked at a time (24 blocks): by one block or superblock, and by more
+ * than as much again; of few tokens, of many, and of several token blocks. */
+static void test_long_rows(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        uint32_t block = quant_block_values(types[i]), longer = block == 256 ? 1024 : 800;
+        compare_paths(types[i], 17, longer, i % 2 == 0 ? 26 : 31);
+        compare_paths(types[i], 3, block == 256 ? 1792 : 1632, i % 2 == 0 ? 98 : 5);
+    }
 }
 
 /* A step of any size gives each row the bits that it has alone, whichever tiles it ends in: a type
@@ -375,31 +390,63 @@ static void run_glu(const char *isa, int threads, bool separate, bool biased, qu
     d->vtable->destroy(d);
 }
 
-/* No number, but the same bits on every path. */
+/* No number, or the same bits, on every path, alone or among others. */
+static void check_no_numbers(const product *p, bool precise) {
+    size_t n = (size_t)p->n * p->rows;
+    float *first = mem_alloc(n * sizeof *first), *again = mem_alloc(n * sizeof *again);
+    run_product(rig_paths[0], 1, precise, p, p->n, first);
+    for (int k = 0; k < 2 * rig_n_paths; k++) {
+        run_product(rig_paths[k / 2], 2, precise, p, k % 2 == 0 ? 1 : p->n, again);
+        for (size_t i = 0; i < n; i++)
+            assert_true(isnan(first[i]) ? isnan(again[i]) : first[i] == again[i]);
+    }
+    mem_free(first);
+    mem_free(again);
+}
+
+/* At each place of a block, as the largest of a block is sought in an order of its own. */
 static void test_infinite_activations(void **state) {
     (void)state;
-    enum { ROWS = 23, COLS = 768, N = 3 };
+    enum { ROWS = 23, COLS = 768, N = 3 * 32 };
+    static const float odd[] = {INFINITY, -INFINITY, NAN};
     float *x = random_floats(N * COLS);
-    x[5] = INFINITY;
-    x[COLS + 40] = -INFINITY;
-    x[2 * COLS + 700] = NAN;
-    float *first = mem_alloc(N * ROWS * sizeof *first), *again = mem_alloc(N * ROWS * 4);
+    for (size_t t = 0; t < N; t++) x[t * COLS + t * 32 % COLS + t / 3] = odd[t % 3];
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (quant_block_values(types[i]) == 1) continue; /* no activation is quantised */
         uint8_t *weights = random_weights(types[i], (size_t)ROWS * COLS);
-        product p = {
-            .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
-        run_product(rig_paths[0], 1, false, &p, N, first);
-        for (int k = 0; k < rig_n_paths; k++) {
-            run_product(rig_paths[k], 2, false, &p, k % 2 == 0 ? 1 : N, again);
-            for (int r = 0; r < N * ROWS; r++)
-                assert_true(isnan(first[r]) ? isnan(again[r]) : first[r] == again[r]);
-        }
+        check_no_numbers(
+            &(product){
+                .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x},
+            false);
         mem_free(weights);
     }
     mem_free(x);
-    mem_free(first);
-    mem_free(again);
+}
+
+/* What a damaged file may hold: scales and minima that are infinite or no number, in one block of a
+ * row. Rows without such a block are numbers. */
+static void test_infinite_weights(void **state) {
+    (void)state;
+    enum { ROWS = 37, COLS = 768, N = 27 };
+    static const float odd[] = {INFINITY, -INFINITY, NAN, 0};
+    float *x = random_floats(N * COLS);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        uint8_t *weights = random_weights(types[i], (size_t)ROWS * COLS);
+        size_t per_row = COLS / quant_block_values(types[i]), block = quant_block_bytes(types[i]);
+        for (size_t r = 0; r < ROWS; r += 2)
+            put_scales(types[i], weights + (r * per_row + r % per_row) * block, odd[r / 2 % 4],
+                       odd[(r / 2 + r / 8) % 4]);
+        product p = {
+            .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+        check_no_numbers(&p, false);
+        check_no_numbers(&p, true);
+        float *out = mem_alloc(N * ROWS * sizeof *out);
+        run_product(NULL, 1, false, &p, N, out);
+        for (size_t k = 0; k < N * ROWS; k++) assert_true(k % ROWS % 2 == 0 || isfinite(out[k]));
+        mem_free(out);
+        mem_free(weights);
+    }
+    mem_free(x);
 }
 
 /* up: its type; the gate's is Q4_1. */
@@ -450,10 +497,16 @@ static void test_errors(void **state) {
 int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),           cmocka_unit_test(test_step_sizes),
-        cmocka_unit_test(test_thread_counts),    cmocka_unit_test(test_affinity),
-        cmocka_unit_test(test_extreme_blocks),   cmocka_unit_test(test_infinite_activations),
-        cmocka_unit_test(test_glu_fused_or_not), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_step_sizes),
+        cmocka_unit_test(test_thread_counts),
+        cmocka_unit_test(test_affinity),
+        cmocka_unit_test(test_extreme_blocks),
+        cmocka_unit_test(test_infinite_activations),
+        cmocka_unit_test(test_infinite_weights),
+        cmocka_unit_test(test_glu_fused_or_not),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
