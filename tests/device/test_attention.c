@@ -360,13 +360,72 @@ static void test_attention_q8(void **state) {
 static void test_heads_of_a_key(void **state) {
     (void)state;
     attention_input two = {.lengths = {41, 18}, .n_seqs = 2};
-    for (uint32_t n = 5; n <= 9; n++) {
-        attention_case a = {.n_heads = 2 * n, .n_kv_heads = 2, .head_dim = 32, .n_rot = 32};
+    static const dev_kv_type kv_types[] = {DEV_KV_F16, DEV_KV_F32, DEV_KV_Q8_0};
+    for (uint32_t n = 1; n <= 9; n++)
+        for (int t = 0; t < 3; t++)
+            check_case((attention_case){.n_heads = 2 * n,
+                                        .n_kv_heads = 2,
+                                        .head_dim = 32,
+                                        .n_rot = 32,
+                                        .kv_type = kv_types[t]},
+                       two);
+}
+
+/* Heads of any size: whole registers of each path or not, whole tiles of columns or not. */
+static void test_sizes_of_heads(void **state) {
+    (void)state;
+    static const uint32_t dims[] = {2, 6, 16, 24, 40, 48, 72, 80, 112, 128, 160, 192};
+    attention_input two = {.lengths = {21, 40}, .n_seqs = 2};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        attention_case a = {
+            .n_heads = 2 + 2 * (uint32_t)(i % 3), .n_kv_heads = 2, .head_dim = dims[i]};
+        a.n_rot = 2;
+        a.kv_type = DEV_KV_F32;
+        check_case(a, two);
         a.kv_type = DEV_KV_F16;
         check_case(a, two);
         a.kv_type = DEV_KV_Q8_0;
-        check_case(a, two);
+        if (dims[i] % 32 == 0) check_case(a, two);
     }
+}
+
+/* Scores some hundreds apart, whichever of the spans has the largest: e to their difference would
+ * not fit a float. Nearly all of the weight is on one token, which the naive computation has, too.
+ */
+static void test_scores_far_apart(void **state) {
+    (void)state;
+    enum { N = 600, DIM = 32, LAST = 7 };
+    attention_case a = {.n_heads = 1, .n_kv_heads = 1, .head_dim = DIM, .block_size = 16};
+    const float inv_freq[] = {1};
+    attention_input in = {.lengths = {N}, .n_seqs = 1, .inv_freq = inv_freq};
+    float *parts[] = {mem_zalloc(N * DIM, 4), mem_zalloc(N * DIM, 4), random_floats(N * DIM)};
+    float got[N * DIM];
+    double query[DIM] = {0}, expected[DIM], *k = malloc(N * DIM * sizeof *k),
+           *v = malloc(N * DIM * sizeof *v);
+    for (int rising = 0; rising < 2; rising++) {
+        for (int t = 0; t < N; t++) {
+            parts[0][t * DIM] = 1;
+            parts[1][t * DIM] = (float)(rising ? 2 * t : -2 * t);
+        }
+        for (int i = 0; i < N * DIM; i++) {
+            k[i] = (double)parts[1][i];
+            v[i] = (double)parts[2][i];
+        }
+        query[0] = 1;
+        for (int p = 0; p < 2 * rig_n_paths; p++) {
+            a.isa = rig_paths[p / 2];
+            a.kv_type = DEV_KV_F32;
+            a.threads = 2;
+            run_attention(&a, &in, parts, p % 2 == 0 ? 0 : 3, got);
+            for (uint32_t t = 255; t < N; t += LAST) {
+                naive_row(&a, query, k, v, DIM, 0, t + 1, expected);
+                check_row(&a, expected, got + t * DIM, a.isa, t, 0);
+            }
+        }
+    }
+    free(k);
+    free(v);
+    for (int i = 0; i < 3; i++) mem_free(parts[i]);
 }
 
 /* The layers of a q8_0 cache that stay f16 are those of an f16 cache, bit for bit. */
@@ -611,7 +670,8 @@ int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),         cmocka_unit_test(test_attention_q8),
-        cmocka_unit_test(test_heads_of_a_key),    cmocka_unit_test(test_f16_layers),
+        cmocka_unit_test(test_heads_of_a_key),    cmocka_unit_test(test_sizes_of_heads),
+        cmocka_unit_test(test_scores_far_apart),  cmocka_unit_test(test_f16_layers),
         cmocka_unit_test(test_extreme_q8),        cmocka_unit_test(test_given_back_blocks),
         cmocka_unit_test(test_overflowed_values), cmocka_unit_test(test_blocks_read_and_written),
         cmocka_unit_test(test_form_of_blocks),    cmocka_unit_test(test_shapes_refused),
