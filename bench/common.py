@@ -26,12 +26,36 @@ def short_name(path):
     return pathlib.Path(path).name.removesuffix(".gguf")
 
 
-def run_json(command, **kw):
-    """The JSON that a command prints; ends the program with the command's stderr where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, **kw)
+def run(command, **kw):
+    """What came of a command; ends the program where it cannot be started or has no end within `timeout` seconds."""
+    command = list(map(str, command))
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", **kw)
+    except OSError as error:
+        raise SystemExit(f"{command[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired as late:
+        raise SystemExit(f"{' '.join(command)}: no end within {late.timeout:g} s") from None
+
+
+def fail(done):
+    """Ends the program with what a command that failed said."""
+    raise SystemExit(f"{' '.join(done.args)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def json_of(done, use):
+    """use(the JSON that a command printed); ends the program where that cannot be."""
+    try:
+        return use(json.loads(done.stdout))
+    except (ValueError, LookupError, TypeError):
+        raise SystemExit(f"{' '.join(done.args)}: unexpected output: {done.stdout[:200]!r}") from None
+
+
+def run_json(command, use=lambda out: out, **kw):
+    """use(the JSON that a command prints); ends the program with the command's stderr where it fails."""
+    done = run(command, **kw)
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+        fail(done)
+    return json_of(done, use)
 
 
 def taken_seconds():

@@ -19,11 +19,11 @@ neighbour on a small machine slows them a hundredfold, so what others took of th
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -56,9 +56,9 @@ class Ridge:
 
     def run(self, path, args):
         def bench(prompt, gen, batches):
-            out = common.run_json([common.BINARY, "bench", path, "--prompt", str(prompt), "--gen", str(gen), "--batch",
-                                   ",".join(map(str, batches)), "--threads", str(args.threads), "--repeat", "1",
-                                   "--profile", "--json"])
+            out = common.run_json([common.BINARY, "bench", path, "--prompt", prompt, "--gen", gen, "--batch",
+                                   ",".join(map(str, batches)), "--threads", args.threads, "--repeat", 1,
+                                   "--profile", "--json"], timeout=args.timeout)
             self.machine = out["machine"]
             return out["results"]
 
@@ -84,11 +84,12 @@ class OpenVino:
         self.python = python
 
     def run(self, path, args):
-        out = common.run_json(list(map(str, [self.python, HERE / "openvino_peer.py", "speed", path, args.prompt, args.gen,
-                                             args.threads])))
-        if "cannot_load" in out:
-            raise CannotLoad(out["cannot_load"])
-        return out
+        def rates(out):
+            if "cannot_load" in out:
+                raise CannotLoad(out["cannot_load"])
+            return {"prefill": out["prefill"], "decode": out["decode"]}
+        return common.run_json([self.python, HERE / "openvino_peer.py", "speed", path, args.prompt, args.gen, args.threads],
+                               rates, timeout=args.timeout)
 
 
 class LlamaBench:
@@ -112,15 +113,14 @@ class LlamaBench:
 
     def speed(self, path, args, n_gen, flags):
         def rate(*what):
-            out = self.call([self.bench, "-m", path, "-t", args.threads, *what, "-r", 1, "-o", "json", *flags]).stdout
-            (row,) = json.loads(out)
-            return row["avg_ts"]
+            done = self.call([self.bench, "-m", path, "-t", args.threads, *what, "-r", 1, "-o", "json", *flags], args)
+            return common.json_of(done, lambda rows: rows[0]["avg_ts"])
         return {"prefill": rate("-p", args.prompt, "-n", 0), "decode": rate("-p", 0, *self.at_context(args.prompt, n_gen))}
 
     def batch_speed(self, path, args, flags):
         n_ctx = max(args.batch) * (args.batch_context + args.batch_gen)
         done = self.call([self.batched, "-m", path, "-t", args.threads, "-c", n_ctx, "-npp", args.batch_context,
-                          "-ntg", args.batch_gen, "-npl", ",".join(map(str, args.batch)), *flags])
+                          "-ntg", args.batch_gen, "-npl", ",".join(map(str, args.batch)), *flags], args)
         rows = re.findall(r"^\|[ \d.|]+\|$", done.stdout + done.stderr, re.M)
         columns = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]  # ..., B, ..., S_TG t/s, ...
         rates = {batch_key(row[2]): float(row[7]) for row in columns}
@@ -138,13 +138,13 @@ class LlamaBench:
         return max(self.candidates, key=score)
 
     @staticmethod
-    def call(command):
+    def call(command, args):
         with tempfile.TemporaryDirectory(prefix="ridge-peers-") as folder:  # it writes its log where it stands
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
+            done = common.run(command, cwd=folder, timeout=args.timeout)
         if done.returncode != 0:
             if "load model" in done.stderr:
                 raise CannotLoad(done.stderr.strip().splitlines()[-1])
-            raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
+            common.fail(done)
         return done
 
 
@@ -166,6 +166,9 @@ def run_watched(engine, path, args):
         return common.taken_seconds() - common.children_seconds()
     before, start = others(), time.monotonic()
     rates = engine.run(path, args)
+    for phase, rate in rates.items():
+        if not (isinstance(rate, (int, float)) and 0 < rate < math.inf):
+            raise SystemExit(f"{engine.name}: {phase} of {common.short_name(path)} at {rate!r} tokens a second")
     return rates, max(others() - before, 0) / ((time.monotonic() - start) * os.cpu_count())
 
 
@@ -248,14 +251,14 @@ def measure_model(model, everyone, args):
              "others": others, **ridge.roof(path, phase), **summarise(rounds, peers, phase)} for phase, name in names.items()]
 
 
+def count(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found '{text}'")
+    return int(text)
+
+
 def sizes(text):
-    try:
-        values = [int(n) for n in text.split(",")]
-    except ValueError:
-        values = [0]
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"expected a list such as 4,16,32, found '{text}'")
-    return values
+    return [count(n) for n in text.split(",")]
 
 
 def main():
@@ -264,13 +267,14 @@ def main():
     parser.add_argument("--llama-bench", metavar="PATH")
     parser.add_argument("--ik-bench", metavar="PATH")
     parser.add_argument("--openvino-python", metavar="PYTHON")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--gen", type=int, default=128)
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--prompt", type=count, default=512)
+    parser.add_argument("--gen", type=count, default=128)
     parser.add_argument("--batch", type=sizes, default=[], metavar="N,N,...")
-    parser.add_argument("--batch-context", type=int, default=256)
-    parser.add_argument("--batch-gen", type=int, default=32, help="decode steps of each batch")
+    parser.add_argument("--batch-context", type=count, default=256)
+    parser.add_argument("--batch-gen", type=count, default=32, help="decode steps of each batch")
+    parser.add_argument("--timeout", type=count, default=1800, metavar="SECONDS", help="of each program that is run")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 

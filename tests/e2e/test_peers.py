@@ -169,11 +169,34 @@ def test_who_cannot_load_the_file_is_said_and_left_out(peers):
     assert len(peers.calls("python-openvino")) == 1
 
 
-@pytest.mark.parametrize("args", [("--batch", "0"), ("--batch", "4,x"), ("--no-such",)])
+@pytest.mark.parametrize("args", [("--batch", "0"), ("--batch", "4,x"), ("--batch", ""), ("--no-such",), ("--rounds", "0"),
+                                  ("--threads", "-1"), ("--gen", "x")])
 def test_usage(peers, args):
     peers(*args, status=2)
 
 
-def test_a_peer_that_fails_is_no_result(peers):
-    peers.llama.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
-    assert "broken" in peers("--llama-bench", peers.llama, status=1).stderr
+@pytest.mark.parametrize("body, says", [
+    ("echo broken >&2; exit 3", "exit 3\nbroken"), ("kill -SEGV $$", "exit -11"), ("true", "unexpected output: ''"),
+    ("echo hello", "unexpected output: 'hello"), ("printf '\\377'", "unexpected output"), ("echo []", "unexpected output: '[]"),
+    ("echo '[{}]'", "unexpected output: '[{}]"), ("echo '[{\"avg_ts\": 0}]'", "prefill of good at 0 tokens a second"),
+    ("echo '[{\"avg_ts\": NaN}]'", "prefill of good at nan"), ("echo '[{\"avg_ts\": \"1\"}]'", "prefill of good at '1'"),
+    ("sleep 20", "no end within 1 s"),
+])
+def test_a_peer_that_fails_is_no_result(peers, body, says):
+    peers.llama.write_text(f"#!/bin/bash\n{body}\n")
+    done = peers("--llama-bench", peers.llama, "--timeout", 1, status=1)
+    assert says in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("body, says", [("echo {}", "unexpected output: '{}"), ("echo '{\"prefill\": 1}'", "unexpected output"),
+                                        ("echo []", "unexpected output"), ("exit 4", "exit 4")])
+def test_openvino_that_fails_is_no_result(peers, body, says):
+    peers.openvino.write_text(f"#!/bin/sh\n{body}\n")
+    done = peers("--openvino-python", peers.openvino, status=1)
+    assert says in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("option", ["--llama-bench", "--ik-bench", "--openvino-python"])
+def test_a_peer_that_is_not_there(peers, option):
+    done = peers(option, peers.folder / "none", status=1)
+    assert f"{peers.folder / 'none'}: No such file or directory" in done.stderr and "Traceback" not in done.stderr
