@@ -302,11 +302,13 @@ static ridge_status run_phases(bench *b, bench_result *results, size_t *n, ridge
     return RIDGE_OK;
 }
 
-/* What is read in between steps is as large as what a step reads. */
+/* What is read in between steps is as large as what a step reads, up to PEAKS_MAX_READ. */
 static ridge_status measure_phases(engine *e, const bench_args *a, bench_result *results, size_t *n,
                                    ridge_error *err) {
-    size_t size = (size_t)engine_weight_bytes(e);
-    if (size < LEAST_READ) size = LEAST_READ;
+    uint64_t step = engine_weight_bytes(e);
+    size_t size = step < LEAST_READ       ? LEAST_READ
+                  : step > PEAKS_MAX_READ ? PEAKS_MAX_READ
+                                          : (size_t)step;
     void *data = mem_map(size);
     if (data == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%zu bytes to be read", size);
     memset(data, 1, size); /* pages of their own */

@@ -13,7 +13,6 @@
 #include "cli/cli.h"
 
 #define CACHE_LIMIT ((size_t)1 << 20)
-#define WORKING_SET_LIMIT ((uint64_t)1 << 30) /* beyond this the memory is the roof in any case */
 
 char *machine_text(const char *isa, int n_threads) {
     char cpu[256];
@@ -88,7 +87,7 @@ static bool find_peaks(machine_peaks *out, const char *isa, int n_threads, uint6
         *out = before;
         ok = true;
     } else if (measured) {
-        size_t size = (size_t)(working_set < WORKING_SET_LIMIT ? working_set : WORKING_SET_LIMIT);
+        size_t size = (size_t)(working_set < PEAKS_MAX_READ ? working_set : PEAKS_MAX_READ);
         ok = device_cpu_measure(out, isa, n_threads, size, NULL) == RIDGE_OK;
         if (!ok) goto done;
         machine_peaks best = known ? roof_peaks_higher(&before, out) : *out;

@@ -19,6 +19,8 @@
  * from before are measured again. */
 #define PEAKS_VERSION 2
 
+#define PEAKS_MAX_READ ((size_t)1 << 30) /* reading more is no slower: no cache holds so much */
+
 /* The best of some runs, in about half a second, by a team of its own. isa: that of a path that the
  * machine has. working_set: bytes read in turn by all threads together (a small model may sit in a
  * shared cache, so measure with the model's size). */
