@@ -25,7 +25,7 @@
 #define MAX_REPEAT 101
 #define MAX_BATCH 4096
 #define MAX_ROWS 64 /* kinds of operation in a profile */
-#define LEAST_READ 4096
+#define LEAST_READ ((size_t)1 << 20)
 
 typedef struct {
     engine_args engine;
@@ -311,9 +311,9 @@ static ridge_status measure_phases(engine *e, const bench_args *a, bench_result 
                                           : (size_t)step;
     void *data = mem_map(size);
     if (data == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "%zu bytes to be read", size);
-    memset(data, 1, size); /* pages of their own */
     bench b = {.e = e, .args = a};
     peaks_meter_open(&b.meter, engine_device(e), data, size);
+    peaks_meter_fill(&b.meter, data);
     ridge_status status = run_phases(&b, results, n, err);
     mem_unmap(data, size);
     return status;

@@ -57,12 +57,11 @@ static const peaks_loops *find_loops(const char *isa) {
     return strcmp(isa, "portable") == 0 ? &peaks_portable : NULL;
 }
 
-/* In turn ----------------------------------------------------------------------------------------
- */
+/* In turn ----------------------------------------------------------------------------------- */
 
 #define MAX_PIECE ((size_t)256 << 10)
 #define MAX_PIECES (UINT32_C(1) << 20)
-#define ARITHMETIC_PIECES 64
+#define PIECES_EACH 8 /* for every thread */
 #define SLICE_SECONDS 1e-3
 
 /* One slice, in pieces of which each member has its share. */
@@ -75,11 +74,18 @@ typedef struct {
     atomic_ullong sink;
 } slice_job;
 
+/* Members take pieces in equal runs: the first of them to the first part of the data. */
+static const unsigned char *piece_at(const peaks_meter *m, uint32_t i, uint32_t n_pieces) {
+    uint32_t per_part = n_pieces / m->n_parts;
+    size_t at = (m->at + i % per_part * m->piece) % m->part;
+    return m->data + i / per_part * m->part + at;
+}
+
 static unsigned long long run_piece(const slice_job *j, uint32_t i) {
     const peaks_meter *m = j->m;
     long rounds = (long)(m->slice[j->loop] / j->n_pieces);
     switch (j->loop) {
-    case PEAKS_READ: return j->loops->read(m->data + (m->at + i * m->piece) % m->size, m->piece);
+    case PEAKS_READ: return j->loops->read(piece_at(m, i, j->n_pieces), m->piece);
     case PEAKS_INT8: return (unsigned long long)j->loops->int8(rounds);
     default: return (unsigned long long)(long long)j->loops->f32(rounds);
     }
@@ -109,11 +115,12 @@ static double run_slice(peaks_meter *m, int loop) {
                      .loops = find_loops(cpu->kernels->isa),
                      .team = cpu->team,
                      .loop = loop,
-                     .n_pieces = reads ? (uint32_t)(m->slice[loop] / m->piece) : ARITHMETIC_PIECES};
+                     .n_pieces = reads ? (uint32_t)(m->slice[loop] / m->piece)
+                                       : PIECES_EACH * (uint32_t)team_size(cpu->team)};
     double start = clock_now_s();
     team_run_first(cpu->team, cpu_n_members(cpu, m->n_tokens), slice_member, &job);
     double seconds = clock_now_s() - start;
-    if (reads) m->at = (m->at + m->slice[loop]) % m->size;
+    if (reads) m->at = (m->at + m->slice[loop] / m->n_parts) % m->part;
     if (seconds < SLICE_SECONDS && job.n_pieces < MAX_PIECES) {
         m->slice[loop] *= 2;
         return seconds;
@@ -124,10 +131,30 @@ static double run_slice(peaks_meter *m, int loop) {
 }
 
 void peaks_meter_open(peaks_meter *m, device *d, const void *data, size_t size) {
-    size_t piece = size < MAX_PIECE ? size / 512 * 512 : MAX_PIECE;
-    *m = (peaks_meter){.device = d, .data = data, .size = size / piece * piece, .piece = piece};
-    m->slice[PEAKS_READ] = 16 * piece;
-    m->slice[PEAKS_INT8] = m->slice[PEAKS_F32] = 64 * ARITHMETIC_PIECES;
+    *m = (peaks_meter){.device = d, .data = data};
+    size_t most = size / 512, n = (size_t)team_size(((const cpu_device *)d)->team);
+    m->n_parts = (uint32_t)(n < most ? n : most);
+    size_t part = size / m->n_parts;
+    m->piece = part < MAX_PIECE ? part / 512 * 512 : MAX_PIECE;
+    m->part = part / m->piece * m->piece;
+    m->slice[PEAKS_READ] = PIECES_EACH * m->n_parts * m->piece;
+    m->slice[PEAKS_INT8] = m->slice[PEAKS_F32] = 64 * PIECES_EACH * n;
+}
+
+typedef struct {
+    const peaks_meter *m;
+    unsigned char *data;
+} fill_job;
+
+static void fill_member(void *context, int member, int n_members) {
+    const fill_job *j = context;
+    (void)n_members;
+    if ((uint32_t)member < j->m->n_parts)
+        memset(j->data + (size_t)member * j->m->part, member + 1, j->m->part);
+}
+
+void peaks_meter_fill(const peaks_meter *m, void *data) {
+    team_run(((const cpu_device *)m->device)->team, fill_member, &(fill_job){m, data});
 }
 
 void peaks_meter_run(peaks_meter *m, double seconds) {
@@ -150,8 +177,7 @@ roof_peaks peaks_meter_take(peaks_meter *m) {
     return (roof_peaks){rates[PEAKS_READ], rates[PEAKS_INT8], rates[PEAKS_F32]};
 }
 
-/* Once -------------------------------------------------------------------------------------------
- */
+/* Once -------------------------------------------------------------------------------------- */
 
 typedef struct {
     const peaks_loops *loops;

@@ -32,9 +32,10 @@ enum { PEAKS_READ, PEAKS_INT8, PEAKS_F32, PEAKS_N_LOOPS };
 typedef struct {
     device *device;                /* borrowed; not while it works on a submit */
     uint32_t n_tokens;             /* of the steps in between: as many threads as they have */
-    const unsigned char *data;     /* [size] borrowed: what is read, round and round */
-    size_t size, piece;            /* a member reads so many bytes at a time */
-    size_t at;                     /* where the next slice reads on */
+    const unsigned char *data;     /* borrowed: what is read, round and round */
+    uint32_t n_parts;              /* of data: each of the device's threads has one */
+    size_t part, piece;            /* bytes of one, and what is read at a time */
+    size_t at;                     /* where in the parts the next slice reads on */
     uint64_t slice[PEAKS_N_LOOPS]; /* bytes or rounds of a slice: what takes long enough */
     double work[PEAKS_N_LOOPS];    /* bytes or operations since the last take, and their time */
     double seconds[PEAKS_N_LOOPS];
@@ -42,6 +43,8 @@ typedef struct {
 
 /* size: at least 512. n_tokens may be changed after a take. */
 void peaks_meter_open(peaks_meter *m, device *d, const void *data, size_t size);
+/* Fills data, each thread what it will read: so that the pages are near it. */
+void peaks_meter_fill(const peaks_meter *m, void *data);
 /* About so many seconds, the same for each loop; at least a slice. */
 void peaks_meter_run(peaks_meter *m, double seconds);
 /* The mean rates since the last take, each of at least one slice. */
