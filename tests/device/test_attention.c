@@ -371,6 +371,69 @@ static void test_heads_of_a_key(void **state) {
                        two);
 }
 
+/* So many that fewer rows make a job than are split over spans: the last rows of 270 by sevens. */
+static void test_many_heads_of_a_key(void **state) {
+    (void)state;
+    for (uint32_t n = 20; n <= 64; n += 44)
+        check_case(
+            (attention_case){
+                .n_heads = n, .n_kv_heads = 1, .head_dim = 4, .n_rot = 4, .kv_type = DEV_KV_F16},
+            (attention_input){.lengths = {270}, .n_seqs = 1});
+}
+
+/* More partials than are kept, of sequences in one step: the bits that each has alone. All see the
+ * same 3,068 zeros, and four tokens of their own. */
+static void test_partials_beyond_room(void **state) {
+    (void)state;
+    enum { SEQS = 11, ROWS = 4, DIM = 4, HEADS = 16, WIDTH = HEADS * DIM, BLOCK = 16, N = 3072 };
+    attention_case a = {.n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .block_size = BLOCK};
+    a.kv_type = DEV_KV_F32;
+    a.threads = 2;
+    const float inv_freq[] = {1};
+    attention_input in = {.inv_freq = inv_freq};
+    float *parts[] = {random_floats(SEQS * ROWS * WIDTH), random_floats(SEQS * ROWS * DIM),
+                      random_floats(SEQS * ROWS * DIM)};
+    attention_rig rig = {0};
+    make_rig(&rig, &a, &in, parts, SEQS * ROWS, SEQS * ROWS);
+    int32_t tables[SEQS][N / BLOCK], tokens[SEQS * ROWS], positions[SEQS * ROWS];
+    dev_seq seqs[SEQS];
+    for (int s = 0; s < SEQS; s++) {
+        for (int i = 0; i < N / BLOCK; i++) tables[s][i] = i;
+        tables[s][N / BLOCK - 1] = N / BLOCK + s;
+        for (int i = 0; i < ROWS; i++) {
+            tokens[s * ROWS + i] = s * ROWS + i;
+            positions[s * ROWS + i] = N - ROWS + i;
+        }
+        seqs[s] = (dev_seq){
+            .first_row = (uint32_t)s * ROWS, .n_rows = ROWS, .n_context = N, .blocks = {tables[s]}};
+    }
+    float *together = mem_alloc(SEQS * ROWS * WIDTH * 4),
+          *alone = mem_alloc(SEQS * ROWS * WIDTH * 4);
+    dev_batch b = {.n_tokens = SEQS * ROWS,
+                   .n_seqs = SEQS,
+                   .tokens = tokens,
+                   .positions = positions,
+                   .seqs = seqs};
+    assert_int_equal(rig.d->vtable->submit(rig.d, rig.c, rig.kv, &b, NULL), RIDGE_OK);
+    read_rows(&rig, &b, WIDTH, together);
+    for (int s = 0; s < SEQS; s++) {
+        dev_seq one = seqs[s];
+        one.first_row = 0;
+        b = (dev_batch){.n_tokens = ROWS,
+                        .n_seqs = 1,
+                        .tokens = tokens + s * ROWS,
+                        .positions = positions,
+                        .seqs = &one};
+        assert_int_equal(rig.d->vtable->submit(rig.d, rig.c, rig.kv, &b, NULL), RIDGE_OK);
+        read_rows(&rig, &b, WIDTH, alone);
+    }
+    assert_memory_equal(together, alone, SEQS * ROWS * WIDTH * sizeof *alone);
+    mem_free(together);
+    mem_free(alone);
+    free_rig(&rig);
+    for (int i = 0; i < 3; i++) mem_free(parts[i]);
+}
+
 /* Heads of any size: whole registers of each path or not, whole tiles of columns or not. */
 static void test_sizes_of_heads(void **state) {
     (void)state;
@@ -669,12 +732,13 @@ static void test_blocks_read_and_written(void **state) {
 int main(void) {
     rig_find_paths();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),         cmocka_unit_test(test_attention_q8),
-        cmocka_unit_test(test_heads_of_a_key),    cmocka_unit_test(test_sizes_of_heads),
-        cmocka_unit_test(test_scores_far_apart),  cmocka_unit_test(test_f16_layers),
-        cmocka_unit_test(test_extreme_q8),        cmocka_unit_test(test_given_back_blocks),
-        cmocka_unit_test(test_overflowed_values), cmocka_unit_test(test_blocks_read_and_written),
-        cmocka_unit_test(test_form_of_blocks),    cmocka_unit_test(test_shapes_refused),
+        cmocka_unit_test(test_attention),           cmocka_unit_test(test_attention_q8),
+        cmocka_unit_test(test_heads_of_a_key),      cmocka_unit_test(test_sizes_of_heads),
+        cmocka_unit_test(test_many_heads_of_a_key), cmocka_unit_test(test_partials_beyond_room),
+        cmocka_unit_test(test_scores_far_apart),    cmocka_unit_test(test_f16_layers),
+        cmocka_unit_test(test_extreme_q8),          cmocka_unit_test(test_given_back_blocks),
+        cmocka_unit_test(test_overflowed_values),   cmocka_unit_test(test_blocks_read_and_written),
+        cmocka_unit_test(test_form_of_blocks),      cmocka_unit_test(test_shapes_refused),
         cmocka_unit_test(test_type_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

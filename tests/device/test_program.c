@@ -167,6 +167,53 @@ static void test_logits_refused(void **state) {
     d->vtable->destroy(d);
 }
 
+/* x, then x written anew (times 2, or turned by rope, which is in place) times a matrix, with x
+ * times it before: as without. */
+static void check_written_anew(const char *isa, dev_op_kind kind) {
+    enum { WIDTH = 64, ROWS = 33 };
+    static const float inv_freq[WIDTH / 2] = {1, 0.5f, 0.1f};
+    float *x = random_floats(N * WIDTH), first[N * ROWS], again[N * ROWS];
+    void *data = random_matrix(QUANT_Q8_0, ROWS, WIDTH);
+    device *d = open_device(isa, 2, false);
+    dev_weight *embed = upload(d, QUANT_F32, x, N, WIDTH);
+    dev_weight *w = upload(d, QUANT_Q8_0, data, ROWS, WIDTH);
+    dev_op linear = {.kind = DEV_LINEAR, .out = {1}, .w = {w}, .n_weights = 1};
+    dev_op change = {.kind = kind,
+                     .scale = 2,
+                     .head_dim = WIDTH,
+                     .n_rot = WIDTH,
+                     .rope_inv_freq = inv_freq,
+                     .rope_mscale = 1};
+    dev_op all[] = {{.kind = DEV_EMBED, .w = {embed}, .scale = 1},
+                    linear,
+                    change,
+                    linear,
+                    {.kind = DEV_GATHER, .in = {1}, .out = {2}}};
+    dev_op less[] = {all[0], change, linear, all[4]};
+    uint32_t widths[] = {WIDTH, ROWS, ROWS};
+    dev_program p = {
+        .ops = less, .n_ops = 4, .head_start = 3, .widths = widths, .n_values = 3, .n_vocab = ROWS};
+    run(d, &p, N, first);
+    p.ops = all;
+    p.n_ops = 5;
+    p.head_start = 4;
+    run(d, &p, N, again);
+    assert_memory_equal(first, again, sizeof first);
+    d->vtable->weight_free(d, embed);
+    d->vtable->weight_free(d, w);
+    d->vtable->destroy(d);
+    mem_free(data);
+    mem_free(x);
+}
+
+static void test_inputs_written_anew(void **state) {
+    (void)state;
+    for (int k = 0; k < rig_n_paths; k++) {
+        check_written_anew(rig_paths[k], DEV_SCALE);
+        check_written_anew(rig_paths[k], DEV_ROPE);
+    }
+}
+
 enum { IN = 64, N_SHARED = 3 };
 
 static const uint32_t shared_rows[N_SHARED] = {50, 17, 97};
@@ -240,6 +287,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_heads),
         cmocka_unit_test(test_logits_refused),
+        cmocka_unit_test(test_inputs_written_anew),
         cmocka_unit_test(test_shared_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
