@@ -114,7 +114,7 @@ const char *answer_finish_name(engine_finish finish) {
     return "running";
 }
 
-void answer_print_timing(engine *e, const answer *a) {
+void answer_print_timing(const answer *a, const machine_peaks *peaks) {
     const engine_usage *u = &a->usage;
     uint32_t n = u->completion_tokens;
     fprintf(stderr, "%u prompt token%s, %u answered; TTFT %.0f ms", u->prompt_tokens,
@@ -122,12 +122,10 @@ void answer_print_timing(engine *e, const answer *a) {
     if (n > 1 && u->decode_s > 0)
         fprintf(stderr, ", TPOT %.2f ms, %.1f tokens/s", u->decode_s / (n - 1) * 1e3,
                 (n - 1) / u->decode_s);
-    machine_peaks peaks;
-    if (a->decode_bytes_per_s > 0 && machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
-                                                       engine_weight_bytes(e), false))
+    if (a->decode_bytes_per_s > 0 && peaks != NULL)
         fprintf(stderr, ", %.0f %% of the memory-bandwidth roof (%.1f of %.1f GB/s)",
-                100 * a->decode_bytes_per_s / peaks.read_bytes_per_s, a->decode_bytes_per_s / 1e9,
-                peaks.read_bytes_per_s / 1e9);
+                100 * a->decode_bytes_per_s / peaks->read_bytes_per_s, a->decode_bytes_per_s / 1e9,
+                peaks->read_bytes_per_s / 1e9);
     fprintf(stderr, "\n");
 }
 

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "cli/cli.h"
+#include "cli/machine.h"
 #include "engine/engine.h"
 #include "text/template.h"
 
@@ -53,8 +54,8 @@ ridge_status answer_run(engine *e, const int32_t *prompt, size_t n_prompt, const
                         ridge_error *err) RIDGE_CHECKED;
 void answer_free(answer *a);
 const char *answer_finish_name(engine_finish finish); /* "stop", "length", "cancelled", "error" */
-/* TTFT, TPOT, tokens/s, % of the memory-bandwidth roof: one line on stderr. */
-void answer_print_timing(engine *e, const answer *a);
+/* TTFT, TPOT, tokens/s, % of the memory-bandwidth roof: one line on stderr. peaks NULL: without. */
+void answer_print_timing(const answer *a, const machine_peaks *peaks);
 
 /* The template to use: --chat-template FILE or NAME, else the model's own; an error that says the
  * choice where there is none. */

@@ -83,6 +83,15 @@ static bool chat_command(chat *c, const char *line) {
     return true;
 }
 
+/* To measure peaks takes memory as large as the weights, of which there is room for one: those that
+ * were measured before, or none. */
+static void print_timing(const engine *e, const answer *a) {
+    machine_peaks peaks;
+    bool known = machine_peaks_known(NULL, engine_isa(e), engine_n_threads(e),
+                                     engine_weight_bytes(e), &peaks);
+    answer_print_timing(a, known ? &peaks : NULL);
+}
+
 /* One user message and its answer. A failed turn leaves the conversation as it was. */
 static void chat_turn(chat *c, const char *line) {
     ridge_error err = {0};
@@ -109,7 +118,7 @@ static void chat_turn(chat *c, const char *line) {
         if (status != RIDGE_OK) status = RIDGE_FAIL(&err, status, "the answer cannot be kept");
         if (a.finish == ENGINE_LENGTH && c->options->max_tokens == 0)
             fprintf(stderr, "the context is full; /reset starts a new conversation\n");
-        if (c->terminal) answer_print_timing(c->engine, &a);
+        if (c->terminal) print_timing(c->engine, &a);
     }
     if (status != RIDGE_OK) {
         cli_fail(&err);

@@ -26,22 +26,19 @@ static void on_interrupt(int signal_number) {
 }
 
 /* How near the roof the steps were: of the peaks where those can be had. */
-static void write_roof(const engine *e, const engine_usage *u, bool precise, buf *b) {
-    machine_peaks peaks;
+static void write_roof(const machine_peaks *peaks, const engine_usage *u, bool precise, buf *b) {
     buf_puts(b, ",\"bytes_per_s\":");
     buf_json_double(b, u->bytes_per_s);
     buf_puts(b, ",\"flops_per_s\":");
     buf_json_double(b, u->flops_per_s);
-    if (u->bytes_per_s <= 0 || !machine_peaks_get(&peaks, engine_isa(e), engine_n_threads(e),
-                                                  engine_weight_bytes(e), false))
-        return;
+    if (u->bytes_per_s <= 0 || peaks == NULL) return;
     buf_puts(b, ",\"mbu\":");
-    buf_json_double(b, u->bytes_per_s / peaks.read_bytes_per_s);
+    buf_json_double(b, u->bytes_per_s / peaks->read_bytes_per_s);
     buf_puts(b, ",\"mfu\":");
-    buf_json_double(b, u->flops_per_s / (precise ? peaks.f32_flops_per_s : peaks.int8_ops_per_s));
+    buf_json_double(b, u->flops_per_s / (precise ? peaks->f32_flops_per_s : peaks->int8_ops_per_s));
 }
 
-static void print_json(const engine *e, const answer *a, double load_s, bool precise) {
+static void print_json(const answer *a, const machine_peaks *peaks, double load_s, bool precise) {
     const engine_usage *u = &a->usage;
     buf b = {0};
     buf_puts(&b, "{\"text\":");
@@ -61,7 +58,7 @@ static void print_json(const engine *e, const answer *a, double load_s, bool pre
     buf_json_double(&b, u->completion_tokens > 1 ? u->decode_s / (u->completion_tokens - 1) : 0);
     buf_puts(&b, ",\"decode_bytes_per_s\":");
     buf_json_double(&b, a->decode_bytes_per_s);
-    write_roof(e, u, precise, &b);
+    write_roof(peaks, u, precise, &b);
     buf_printf(&b, ",\"drafted_tokens\":%u,\"accepted_tokens\":%u}}", u->draft_tokens,
                u->accepted_tokens);
     if (!b.failed) printf("%s\n", b.data);
@@ -89,29 +86,36 @@ static ridge_status prompt_ids(engine *e, const run_args *a, const chat_template
 }
 
 static ridge_status run_prompt(engine *e, const run_args *a, const chat_template *t,
-                               const char *prompt, ridge_error *err) {
+                               const char *prompt, answer *out, ridge_error *err) {
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    answer out = {0};
     struct sigaction action = {.sa_handler = on_interrupt};
     sigaction(SIGINT, &action, NULL);
     RIDGE_TRY(prompt_ids(e, a, t, prompt, &ids, &n_ids, err));
     ridge_status status =
         n_ids == 0 ? RIDGE_FAIL(err, RIDGE_EINVAL,
                                 "the prompt has no tokens: there is nothing to continue")
-                   : answer_run(e, ids, n_ids, &a->answer, !a->json, &stop_requested, &out, err);
-    if (status == RIDGE_OK) {
-        if (a->json) {
-            print_json(e, &out, a->load_s, a->engine.precise);
-        } else {
-            printf("\n");
-            fflush(stdout);
-            answer_print_timing(e, &out);
-        }
-    }
+                   : answer_run(e, ids, n_ids, &a->answer, !a->json, &stop_requested, out, err);
+    if (status == RIDGE_OK && !a->json) printf("\n");
+    fflush(stdout);
     mem_free(ids);
-    answer_free(&out);
     return status;
+}
+
+/* Closes the engine: peaks that are not known yet are measured on memory as large as its weights,
+ * which shall not be there twice. */
+static void close_and_report(engine *e, const run_args *a, const answer *out) {
+    machine_peaks peaks;
+    const char *isa = engine_isa(e); /* a constant */
+    int n_threads = engine_n_threads(e);
+    uint64_t weight_bytes = engine_weight_bytes(e);
+    engine_close(e);
+    bool known = out->usage.bytes_per_s > 0 &&
+                 machine_peaks_get(&peaks, isa, n_threads, weight_bytes, false);
+    if (a->json)
+        print_json(out, known ? &peaks : NULL, a->load_s, a->engine.precise);
+    else
+        answer_print_timing(out, known ? &peaks : NULL);
 }
 
 int cmd_run(int argc, char **argv) {
@@ -139,6 +143,7 @@ int cmd_run(int argc, char **argv) {
         return cli_refuse(&err);
     engine *e = NULL;
     chat_template *t = NULL;
+    answer out = {0};
     buf prompt = {0};
     a.engine.max_num_seqs = 1;
     a.answer.goes_on = a.raw;
@@ -151,10 +156,14 @@ int cmd_run(int argc, char **argv) {
     if (status == RIDGE_OK && n_args == 1)
         result = chat_run(e, t, a.system, &a.answer);
     else if (status == RIDGE_OK)
-        status = run_prompt(e, &a, t, prompt.data != NULL ? prompt.data : "", &err);
+        status = run_prompt(e, &a, t, prompt.data != NULL ? prompt.data : "", &out, &err);
     if (status != RIDGE_OK) result = cli_fail(&err);
     template_free(t);
     buf_free(&prompt);
-    engine_close(e);
+    if (status == RIDGE_OK && n_args > 1)
+        close_and_report(e, &a, &out);
+    else
+        engine_close(e);
+    answer_free(&out);
     return result;
 }
