@@ -207,8 +207,9 @@ typedef struct {
     int n_threads_batch; /* in steps of more than DEV_FEW_TOKENS, head included; 0: n_threads */
     const char *cpu_affinity; /* "0-3,8": thread i is pinned to the i-th of these processors;
                                  "auto": those that the process may use; NULL: none is pinned */
-    const char *isa; /* "portable", "avx2", "avx512", "neon"; NULL: the best this machine has */
-    bool precise;    /* linear layers with f32 activations on dequantised weights */
+    const char
+        *isa; /* "portable", "avx2", "avx512", "neon", "i8mm"; NULL: the best this machine has */
+    bool precise; /* linear layers with f32 activations on dequantised weights */
 } device_cpu_params;
 
 ridge_status device_cpu_create(device **out, const device_cpu_params *p,

@@ -29,7 +29,9 @@ static void test_paths(void **state) {
     check((cpu_features){.avx512 = true, .avx512_vnni = true}, "portable");
     check((cpu_features){.avx2 = true, .avx512_vnni = true}, "avx2 portable");
 #elif defined(__aarch64__)
-    check((cpu_features){.dotprod = true}, "neon portable");
+    check((cpu_features){.dotprod = true, .i8mm = true}, "i8mm neon portable");
+    check((cpu_features){.dotprod = true}, "neon portable"); /* Neoverse N1 */
+    check((cpu_features){.i8mm = true}, "portable");
 #endif
 }
 

@@ -33,7 +33,7 @@ float *random_floats(size_t n) {
 #define REQUIRED true
 #else
 #define REQUIRED false
-#define RIG_PATHS "portable", "avx2", "avx512", "neon"
+#define RIG_PATHS "portable", "avx2", "avx512", "neon", "i8mm"
 #endif
 
 void rig_find_paths(void) {

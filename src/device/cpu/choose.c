@@ -32,6 +32,7 @@ cpu_features cpu_features_here(void) {
     f.avx512_vnni = __builtin_cpu_supports("avx512vnni");
 #elif defined(__aarch64__)
     f.dotprod = (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
+    f.i8mm = (getauxval(AT_HWCAP2) & (1UL << 13)) != 0;   /* HWCAP2_I8MM */
 #endif
     return f;
 }
@@ -42,6 +43,7 @@ int cpu_paths(cpu_features f, const cpu_kernels *out[CPU_MAX_PATHS]) {
     if (f.avx2 && f.avx512 && f.avx512_vnni) out[n++] = &cpu_kernels_avx512;
     if (f.avx2) out[n++] = &cpu_kernels_avx2;
 #elif defined(__aarch64__)
+    if (f.dotprod && f.i8mm) out[n++] = &cpu_kernels_i8mm;
     if (f.dotprod) out[n++] = &cpu_kernels_neon;
 #else
     (void)f;

@@ -214,7 +214,7 @@ extern const cpu_kernels cpu_kernels_portable;
 #if defined(__x86_64__)
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #elif defined(__aarch64__)
-extern const cpu_kernels cpu_kernels_neon;
+extern const cpu_kernels cpu_kernels_neon, cpu_kernels_i8mm;
 #endif
 
 /* What a machine has, of that which paths need. */
@@ -223,6 +223,7 @@ typedef struct {
     bool avx512;      /* F, BW, VL and DQ */
     bool avx512_vnni; /* vpdpbusd on 512 bits */
     bool dotprod;     /* of NEON: sdot */
+    bool i8mm;        /* usmmla */
 } cpu_features;
 
 #define CPU_MAX_PATHS 3

@@ -1,4 +1,5 @@
-/* device/cpu/kernels_neon: the table of the neon path. */
+/* device/cpu/kernels_neon: the tables of the neon path, and of the same with products of matrices.
+ */
 #include <math.h>
 
 #include "device/cpu/linear.h"
@@ -11,5 +12,12 @@ const cpu_kernels cpu_kernels_neon = {
     .isa = "neon",
     .unpack = cpu_unpack_neon,
     .gemm = cpu_gemm_neon,
+    VECTOR_KERNELS,
+};
+
+const cpu_kernels cpu_kernels_i8mm = {
+    .isa = "i8mm",
+    .unpack = cpu_unpack_neon,
+    .gemm = cpu_gemm_i8mm,
     VECTOR_KERNELS,
 };

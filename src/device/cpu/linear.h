@@ -47,6 +47,7 @@ void cpu_gemv_pair_avx2(const cpu_pair_args *a);
 
 void cpu_unpack_neon(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out);
 void cpu_gemm_neon(const cpu_gemm_args *a);
+void cpu_gemm_i8mm(const cpu_gemm_args *a);
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out);

@@ -3,15 +3,7 @@
  * sdot multiplies signed bytes, four to a lane, exactly. Quants of up to 6 bits are signed as they
  * are. Those whose zero is 128 go as q - 128, so that no zero has to be taken off afterwards.
  */
-#include <arm_neon.h>
-#include <string.h>
-
-#include "device/cpu/linear.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define TOKENS 4 /* of a register tile of ROWS x TOKENS: a float and an integer sum for 4 rows */
-#define ROWS 8
-#define N_ROW (ROWS / 4) /* registers of rows */
+#include "device/cpu/gemm_neon.inc"
 
 INLINE uint8x16_t nibbles(const uint8_t *p, int quad) {
     uint8x16_t v = vld1q_u8(p + quad / 2 * 64);
@@ -69,9 +61,18 @@ void cpu_unpack_neon(const cpu_format *f, const uint8_t *panel, uint32_t n_block
     cpu_unpack_blocks(f, panel, n_blocks, block_quants, out);
 }
 
-/* The 4 quads of half h of ROWS rows into isum; T is a constant, as is centred: q - 128 for q. */
+/* Register t * N_ROW + r: token t, rows 4r to 4r + 3. */
+INLINE void start(int32x4_t *isum, const int32_t *from, int T) {
+#pragma GCC unroll 8
+    for (int i = 0; i < T * N_ROW; i++) isum[i] = vdupq_n_s32(from[i / N_ROW]);
+}
+
+INLINE int32x4_t sums_of(const int32x4_t *isum, int t, int r) {
+    return isum[t * N_ROW + r];
+}
+
 INLINE void add_half(const uint8_t *w, const cpu_xblock *x, int h, int T, bool centred,
-                     int32x4_t isum[TOKENS][N_ROW]) {
+                     int32x4_t *isum) {
     const uint8x16_t flip = vdupq_n_u8(centred ? 128 : 0);
     int8x16_t y[TOKENS];
 #pragma GCC unroll 4
@@ -85,64 +86,13 @@ INLINE void add_half(const uint8_t *w, const cpu_xblock *x, int h, int T, bool c
                 vreinterpretq_s8_u8(veorq_u8(vld1q_u8(w + (4 * h + quad) * 64 + r * 16), flip));
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
-            isum[t][r] = vdotq_laneq_s32(isum[t][r], v[0], y[t], 0);
-            isum[t][r] = vdotq_laneq_s32(isum[t][r], v[1], y[t], 1);
-            isum[t][r] = vdotq_laneq_s32(isum[t][r], v[2], y[t], 2);
-            isum[t][r] = vdotq_laneq_s32(isum[t][r], v[3], y[t], 3);
+            int32x4_t *sum = &isum[t * N_ROW + r];
+            *sum = vdotq_laneq_s32(*sum, v[0], y[t], 0);
+            *sum = vdotq_laneq_s32(*sum, v[1], y[t], 1);
+            *sum = vdotq_laneq_s32(*sum, v[2], y[t], 2);
+            *sum = vdotq_laneq_s32(*sum, v[3], y[t], 3);
         }
     }
-}
-
-INLINE float32x4_t add_scaled(float32x4_t acc, int32x4_t isum, float32x4_t s, float d) {
-    return vfmaq_f32(acc, vcvtq_f32_s32(isum), vmulq_f32(s, vdupq_n_f32(d)));
-}
-
-/* T tokens of the tile from token t0, rows [row, row + ROWS). */
-INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, uint32_t row, bool centred) {
-    const cpu_format *f = a->format;
-    const cpu_xblock *x = a->x + t0;
-    const cpu_ublock *w = a->w + row / CPU_PANEL * CPU_K_BLOCKS;
-    const uint32_t lane = row % CPU_PANEL; /* first row within the panel */
-    const int zero = f->zero_shift < 0 || centred ? 0 : 1 << f->zero_shift;
-    const int n_halves = f->halves ? 2 : 1;
-    float *out = a->acc + t0 * CPU_PAIR + row;
-    float32x4_t acc[TOKENS][N_ROW];
-#pragma GCC unroll 8
-    for (int c = 0; c < T * N_ROW; c++)
-        acc[c / N_ROW][c % N_ROW] = vld1q_f32(out + c / N_ROW * CPU_PAIR + c % N_ROW * 4);
-    for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width)
-        for (int h = 0; h < n_halves; h++) {
-            int32x4_t isum[TOKENS][N_ROW];
-            int32_t nsum[TOKENS];
-#pragma GCC unroll 4
-            for (int t = 0; t < T; t++) {
-                nsum[t] = cpu_half_nsum(&x[t], h, f->halves);
-                for (int r = 0; r < N_ROW; r++) isum[t][r] = vdupq_n_s32(zero * nsum[t]);
-            }
-            add_half(w->q + lane * 4, x, h, T, centred, isum);
-            if (n_halves == 1) add_half(w->q + lane * 4, x, 1, T, centred, isum);
-#pragma GCC unroll 2
-            for (int r = 0; r < N_ROW; r++) {
-                float32x4_t s = vld1q_f32(w->s[h] + lane + r * 4);
-                float32x4_t m = vld1q_f32(w->m[h] + lane + r * 4);
-#pragma GCC unroll 4
-                for (int t = 0; t < T; t++) {
-                    acc[t][r] = add_scaled(acc[t][r], isum[t][r], s, x[t].d);
-                    if (!f->has_min) continue;
-                    float xsum = n_halves == 1 ? x[t].xsum : x[t].d * (float)-nsum[t];
-                    acc[t][r] = vfmaq_f32(acc[t][r], m, vdupq_n_f32(xsum));
-                }
-            }
-        }
-#pragma GCC unroll 8
-    for (int c = 0; c < T * N_ROW; c++)
-        vst1q_f32(out + c / N_ROW * CPU_PAIR + c % N_ROW * 4, acc[c / N_ROW][c % N_ROW]);
-}
-
-INLINE void gemm_rows(const cpu_gemm_args *a, uint32_t row, bool centred) {
-    uint32_t t = 0;
-    for (; t + TOKENS <= a->width; t += TOKENS) gemm_tile(a, t, TOKENS, row, centred);
-    for (; t < a->width; t++) gemm_tile(a, t, 1, row, centred);
 }
 
 void cpu_gemm_neon(const cpu_gemm_args *a) {

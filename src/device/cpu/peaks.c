@@ -52,6 +52,7 @@ static const peaks_loops *find_loops(const char *isa) {
     if (strcmp(isa, "avx512") == 0) return &peaks_avx512;
     if (strcmp(isa, "avx2") == 0) return &peaks_avx2;
 #elif defined(__aarch64__)
+    if (strcmp(isa, "i8mm") == 0) return &peaks_i8mm;
     if (strcmp(isa, "neon") == 0) return &peaks_neon;
 #endif
     return strcmp(isa, "portable") == 0 ? &peaks_portable : NULL;

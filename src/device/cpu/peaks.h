@@ -63,7 +63,8 @@ extern const peaks_loops peaks_portable;
 #if defined(__x86_64__)
 extern const peaks_loops peaks_avx2, peaks_avx512;
 #elif defined(__aarch64__)
-extern const peaks_loops peaks_neon;
+extern const peaks_loops peaks_neon, peaks_i8mm;
+int32_t peaks_int8_i8mm(long rounds);
 #endif
 
 #endif

@@ -1,4 +1,5 @@
-/* device/cpu/peaks_neon: the loops of peaks.h on NEON with dot products. */
+/* device/cpu/peaks_neon: the loops of peaks.h on NEON with dot products, and the tables of both
+ * paths. */
 #include <arm_neon.h>
 
 #include "device/cpu/peaks.h"
@@ -39,3 +40,6 @@ static float f32_fmas(long rounds) {
 }
 
 const peaks_loops peaks_neon = {read_all, int8_dots, f32_fmas, CHAINS * 16 * 2, CHAINS * 4 * 2};
+
+const peaks_loops peaks_i8mm = {read_all, peaks_int8_i8mm, f32_fmas, CHAINS * 32 * 2,
+                                CHAINS * 4 * 2};
