@@ -361,9 +361,10 @@ static ridge_status check(bench_args *a, ridge_error *err) {
     RIDGE_TRY(cli_whole(&n, "prompt", a->prompt, 1, UINT32_MAX, err));
     if (a->engine.max_num_seqs < a->max_batch) a->engine.max_num_seqs = a->max_batch;
     RIDGE_TRY(engine_args_check(&a->engine, err));
-    if (a->kernels && (a->svg != NULL || a->profile || a->sampler))
+    if (a->kernels && (a->engine.precise || a->svg != NULL || a->profile || a->sampler))
         return RIDGE_FAIL(err, RIDGE_EINVAL,
-                          "--svg, --profile and --sampler are of a MODEL, not of --kernels");
+                          "--precise, --svg, --profile and --sampler are of a MODEL, not of "
+                          "--kernels");
     return RIDGE_OK;
 }
 

@@ -220,7 +220,8 @@ def test_kernels_as_a_table_and_less_than_a_panel(ridge):
 
 @pytest.mark.parametrize("args, status, says", [
     (["--svg", "x.svg"], 2, "--profile and --sampler are of a MODEL"),
-    (["--profile"], 2, "are of a MODEL, not of --kernels"), (["--bytes", "100000G"], 1, "bytes of memory are free"),
+    (["--profile"], 2, "are of a MODEL, not of --kernels"), (["--precise"], 2, "are of a MODEL, not of --kernels"),
+    (["--bytes", "100000G"], 1, "bytes of memory are free"),
     (["--bytes", "16777215T"], 1, "bytes of memory are free"), (["--threads", "-1"], 2, "--threads: expected"),
 ])
 def test_kernels_refuse(ridge, args, status, says):
