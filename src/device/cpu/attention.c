@@ -157,17 +157,31 @@ static void seen_of_span(const attention_job *j, uint32_t span, uint32_t *begin,
     *end = j->end < base + CPU_SPAN ? j->end : base + CPU_SPAN;
 }
 
-/* What this member takes after a span of a job, `next` (NULL: unknown) being the job after it;
- * nothing for many queries, which do not wait for memory. */
+static void add_ahead(const cpu_run *r, const dev_op *op, const attention_job *j, uint32_t span,
+                      cpu_kv_part part, cpu_ahead *ahead) {
+    uint32_t begin, end;
+    seen_of_span(j, span, &begin, &end);
+    cpu_kv_ahead(r->c->kv, op->group, op->layer, j->seq->blocks[op->group], j->kv_head, begin, end,
+                 part, ahead);
+}
+
+/* What this member needs while and after it works on a span of a job, `next` (NULL: unknown) being
+ * the job after it: the span that follows, and where that would drive this one out of the
+ * second-level cache, this one's values before its keys. Nothing for many queries, which do not
+ * wait for memory. */
 static cpu_ahead find_ahead(const cpu_run *r, const dev_op *op, const attention_job *j,
                             uint32_t span, const attention_job *next) {
-    bool same = span + 1 < j->end_span;
-    if (same) next = j;
-    if (j->n_queries > CPU_WIDEN_QUERIES || next == NULL) return (cpu_ahead){.end = 0};
-    uint32_t begin, end;
-    seen_of_span(next, same ? span + 1 : next->span, &begin, &end);
-    return cpu_kv_ahead(r->c->kv, op->group, op->layer, next->seq->blocks[op->group], next->kv_head,
-                        begin, end);
+    cpu_ahead ahead = {.end = 0};
+    if (j->n_queries > CPU_WIDEN_QUERIES) return ahead;
+    dev_kv_type type = dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer);
+    bool apart = 2 * CPU_SPAN * dev_kv_entry_bytes(type, op->head_dim) > CPU_NEAR_BYTES;
+    if (apart) add_ahead(r, op, j, span, CPU_KV_VALUES, &ahead);
+    cpu_kv_part part = apart ? CPU_KV_KEYS : CPU_KV_BOTH;
+    if (span + 1 < j->end_span)
+        add_ahead(r, op, j, span + 1, part, &ahead);
+    else if (next != NULL)
+        add_ahead(r, op, next, next->span, part, &ahead);
+    return ahead;
 }
 
 /* Makes the partials of every query of the job: m, l [n_queries] and s->partial. */

@@ -147,9 +147,10 @@ typedef struct {
     uint32_t n_rows;
 } cpu_fgemm_args;
 
-/* Runs of keys and values that are needed after those that are worked on, in that order. */
+/* What is needed after what is worked on, in that order: runs of 16 tokens' keys and values, or
+ * halves of such runs. */
 typedef struct {
-    const uint8_t *runs[CPU_SPAN / 16];
+    const uint8_t *runs[2 * CPU_SPAN / 16];
     uint32_t first, end; /* not asked for yet are runs [first, end) */
     uint32_t bytes;      /* of each */
 } cpu_ahead;
@@ -306,10 +307,12 @@ typedef struct {
 void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, uint32_t layer,
                  const int32_t *blocks, uint32_t kv_head, uint32_t begin, uint32_t end, bool widen,
                  float *key, float *value, cpu_kv_span *out);
-/* The same tokens as what is asked for ahead: nothing where the pool's blocks are no multiple
- * of 16. */
-cpu_ahead cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
-                       uint32_t kv_head, uint32_t begin, uint32_t end);
+/* What is to be asked for ahead, one after the other: of such tokens keys and values, or those
+ * alone. Nothing where the pool's blocks are no multiple of 16. */
+typedef enum { CPU_KV_BOTH, CPU_KV_KEYS, CPU_KV_VALUES } cpu_kv_part;
+void cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                  uint32_t kv_head, uint32_t begin, uint32_t end, cpu_kv_part part,
+                  cpu_ahead *ahead);
 /* The scales of the values of such tokens [begin, end), where their type is still q8_0: in
  * [256][head_dim / 32] those of a token at its place in the span. */
 void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
@@ -369,10 +372,11 @@ typedef struct {
     float *entry;       /* [2 * max_head_dim]: a key on its way into the cache */
 } cpu_scratch;
 
-#define CPU_QUERIES 64      /* (row, head) pairs of one attention task, at most */
-#define CPU_WIDEN_QUERIES 8 /* beyond so many, keys and values are widened to f32 once */
-#define CPU_MAX_SPLITS 8192 /* partials kept for attention split over spans */
-#define CPU_SPLIT_ROWS 4    /* sequences with at most so many rows are split over spans */
+#define CPU_QUERIES 64             /* (row, head) pairs of one attention task, at most */
+#define CPU_NEAR_BYTES (192 << 10) /* of a span: two of them stay in the second-level cache */
+#define CPU_WIDEN_QUERIES 8        /* beyond so many, keys and values are widened to f32 once */
+#define CPU_MAX_SPLITS 8192        /* partials kept for attention split over spans */
+#define CPU_SPLIT_ROWS 4           /* sequences with at most so many rows are split over spans */
 
 /* How the attention of one sequence of the batch is shared out; n_spans of its whole context. */
 typedef struct {

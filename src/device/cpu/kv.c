@@ -303,8 +303,7 @@ static void gather(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group,
 }
 
 /* The runs of 16 with tokens [begin, end) of a span; how many. */
-static uint32_t find_span(const kv_runs *r, uint32_t begin, uint32_t end,
-                          const uint8_t *out[CPU_SPAN / 16]) {
+static uint32_t find_span(const kv_runs *r, uint32_t begin, uint32_t end, const uint8_t **out) {
     uint32_t per_block = r->block_size / 16, n = 0;
     uint32_t block = begin / 16 / per_block, run = begin / 16 % per_block;
     for (uint32_t t = begin & ~15u; t < end; t += 16) {
@@ -358,14 +357,16 @@ void cpu_kv_view(const cpu_kernels *kernels, const dev_kv *kv, uint32_t group, u
     }
 }
 
-cpu_ahead cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
-                       uint32_t kv_head, uint32_t begin, uint32_t end) {
-    cpu_ahead ahead = {.end = 0};
-    if (kv->lanes != 16) return ahead;
+void cpu_kv_ahead(const dev_kv *kv, uint32_t group, uint32_t layer, const int32_t *blocks,
+                  uint32_t kv_head, uint32_t begin, uint32_t end, cpu_kv_part part,
+                  cpu_ahead *ahead) {
+    if (kv->lanes != 16) return;
     kv_runs runs = find_runs(kv, group, layer, blocks, kv_head);
-    ahead.bytes = (uint32_t)runs.bytes;
-    ahead.end = find_span(&runs, begin, end, ahead.runs);
-    return ahead;
+    ahead->bytes = (uint32_t)(part == CPU_KV_BOTH ? runs.bytes : runs.key_bytes);
+    const uint8_t **to = ahead->runs + ahead->end;
+    uint32_t n = find_span(&runs, begin, end, to);
+    for (uint32_t i = 0; i < n && part == CPU_KV_VALUES; i++) to[i] += runs.key_bytes;
+    ahead->end += n;
 }
 
 void cpu_kv_scales(const cpu_kernels *kernels, const cpu_kv_span *span, uint32_t dim,
