@@ -125,36 +125,54 @@ static void put_nibbles(uint8_t *plane, const uint8_t *q, uint32_t r) {
     }
 }
 
-/* Two bits of each quant, from bit `shift` of it. */
-static void put_pairs(uint8_t *plane, const uint8_t *q, uint32_t r, int shift) {
-    for (uint32_t k = 0; k < CPU_BLOCK; k++) {
-        uint32_t quad = k / 4;
-        plane[quad / 4 * 64 + r * 4 + k % 4] |= (uint8_t)((q[k] >> shift & 3) << 2 * (quad & 3));
-    }
+/* Bits of four quants, from `from` of a register on. */
+static void put4(uint8_t *block, uint32_t reg, int from, uint32_t r, const uint8_t q[4], int at,
+                 int mask) {
+    for (uint32_t j = 0; j < 4; j++)
+        block[reg * 64 + r * 4 + j] |= (uint8_t)((q[j] >> at & mask) << from);
 }
 
-static void put_bits(uint8_t *plane, const uint8_t *q, uint32_t r, int shift) {
-    for (uint32_t k = 0; k < CPU_BLOCK; k++)
-        plane[r * 4 + k % 4] |= (uint8_t)((q[k] >> shift & 1) << k / 4);
+static void put_u2(uint8_t *block, const uint8_t *q, uint32_t r) {
+    for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
+        put4(block, quad / 4, 2 * (int)(quad % 4), r, q + 4 * quad, 0, 3);
+}
+
+/* Three registers of twice three bits; over them the low bits of the last two quads, and over the
+ * third their high ones. */
+static void put_u3(uint8_t *block, const uint8_t *q, uint32_t r) {
+    for (uint32_t quad = 0; quad < 6; quad++)
+        put4(block, quad / 2, 3 * (int)(quad % 2), r, q + 4 * quad, 0, 7);
+    put4(block, 0, 6, r, q + 24, 0, 3);
+    put4(block, 1, 6, r, q + 28, 0, 3);
+    put4(block, 2, 6, r, q + 24, 2, 1);
+    put4(block, 2, 7, r, q + 28, 2, 1);
+}
+
+/* Five registers, over three of them the low bits of the last three quads, the others over two. */
+static void put_u5(uint8_t *block, const uint8_t *q, uint32_t r) {
+    for (uint32_t quad = 0; quad < 5; quad++) put4(block, quad, 0, r, q + 4 * quad, 0, 31);
+    for (uint32_t i = 0; i < 3; i++) put4(block, i, 5, r, q + 20 + 4 * i, 0, 7);
+    put4(block, 3, 5, r, q + 20, 3, 3);
+    put4(block, 4, 5, r, q + 24, 3, 3);
+    put4(block, 3, 7, r, q + 28, 3, 1);
+    put4(block, 4, 7, r, q + 28, 4, 1);
+}
+
+/* Six registers, over them the last two quads in turn, two bits at a time. */
+static void put_u6(uint8_t *block, const uint8_t *q, uint32_t r) {
+    for (uint32_t quad = 0; quad < 6; quad++) put4(block, quad, 0, r, q + 4 * quad, 0, 63);
+    for (uint32_t i = 0; i < 6; i++)
+        put4(block, i, 6, r, q + 24 + 4 * (i % 2), 2 * (int)(i / 2), 3);
 }
 
 static void put_quants(const cpu_format *f, const uint8_t *q, uint32_t r, uint8_t *plane) {
     switch (f->planes) {
-    case CPU_U2: put_pairs(plane, q, r, 0); break;
-    case CPU_U3:
-        put_pairs(plane, q, r, 0);
-        put_bits(plane + 128, q, r, 2);
-        break;
+    case CPU_U2: put_u2(plane, q, r); break;
+    case CPU_U3: put_u3(plane, q, r); break;
     case CPU_U4:
     case CPU_U4_TABLE: put_nibbles(plane, q, r); break;
-    case CPU_U5:
-        put_nibbles(plane, q, r);
-        put_bits(plane + 256, q, r, 4);
-        break;
-    case CPU_U6:
-        put_nibbles(plane, q, r);
-        put_pairs(plane + 256, q, r, 4);
-        break;
+    case CPU_U5: put_u5(plane, q, r); break;
+    case CPU_U6: put_u6(plane, q, r); break;
     case CPU_U8:
         for (uint32_t k = 0; k < CPU_BLOCK; k++) plane[k / 4 * 64 + r * 4 + k % 4] = q[k];
         break;

@@ -1,7 +1,7 @@
 /* device/cpu: what its files share: packed weights, quantised activations, the kernel table.
  *
  * A weight matrix is packed in panels of 16 rows. A panel is a run of superblocks along K; each
- * superblock is a header of f16 scales for its 16 rows, then blocks of 32 values: bit planes in
+ * superblock is a header of f16 scales for its 16 rows, then blocks of 32 values: their quants, of
  * which 4 consecutive K of the 16 rows make one 64-byte register ("quad"), then sub-scales. The
  * quants are unsigned; a value is s * (q - zero) or s * q + m, where s and m are exactly those of
  * the file's formula.
@@ -33,17 +33,15 @@
 #define CPU_K_BLOCKS 24 /* of two panels so many, unpacked, stay in the first-level cache */
 #define CPU_SPAN 256    /* context tokens of one attention partial */
 
-/* How the planes of a block combine to the unsigned quants. Sizes for 16 rows x 32 values:
- * nibbles 256 bytes (register i: quad 2i low, quad 2i+1 high), pairs 128 (register i: quads
- * 4i..4i+3 from the low bits up), bits 64 (bit i: quad i), bytes 512 (register i: quad i). */
+/* The unsigned quants of a block, by their bits; how they lie: planes.h. */
 typedef enum {
-    CPU_U2,       /* pairs */
-    CPU_U3,       /* pairs, bits */
-    CPU_U4,       /* nibbles */
-    CPU_U4_TABLE, /* nibbles that index the IQ4_NL table, biased by 128 */
-    CPU_U5,       /* nibbles, bits */
-    CPU_U6,       /* nibbles, pairs */
-    CPU_U8        /* bytes */
+    CPU_U2,
+    CPU_U3,
+    CPU_U4,
+    CPU_U4_TABLE, /* indices of the IQ4_NL table, biased by 128 */
+    CPU_U5,
+    CPU_U6,
+    CPU_U8
 } cpu_planes;
 
 typedef enum {

@@ -9,15 +9,17 @@
  *
  * Up to max_packed tokens walk down a panel together and take its quants in registers on their way
  * from memory: taking nibbles apart again for each tile costs less than bytes that are stored and
- * loaded. For more, a panel is unpacked to bytes once. Either way a block of 16 rows is multiplied
- * by tiles of 4 tokens: 8 integer accumulators of the 16 registers, 6 loads for each 8 products.
- * The float sums stay in memory, which the first-level cache is: a block adds to each but once or
- * twice. One token has a walk of its own, down two panels side by side, with its sums in registers.
+ * loaded, but not where quants lie in parts. For more, a panel is unpacked to bytes once. Either
+ * way a block of 16 rows is multiplied by tiles of 4 tokens: 8 integer accumulators of the 16
+ * registers, 6 loads for each 8 products. The float sums stay in memory, which the first-level
+ * cache is: a block adds to each but once or twice. One token has a walk of its own, down two
+ * panels side by side, with its sums in registers.
  */
 #include <immintrin.h>
 #include <string.h>
 
 #include "device/cpu/linear.h"
+#include "device/cpu/planes.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define TOKENS 4 /* of a register tile */
@@ -26,40 +28,23 @@ INLINE __m256i load(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-INLINE __m256i nibbles(const uint8_t *p, int quad) {
-    __m256i v = load(p + quad / 2 * 64);
-    return _mm256_and_si256(quad & 1 ? _mm256_srli_epi16(v, 4) : v, _mm256_set1_epi8(15));
+INLINE __m256i field(cpu_field f, const uint8_t *p) {
+    __m256i v = load(p + f.reg * 64);
+    if (f.n_bits == 8) return v;
+    if (f.from > f.at) v = _mm256_srli_epi16(v, f.from - f.at);
+    return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << f.n_bits) - 1) << f.at)));
 }
 
-INLINE __m256i moved(__m256i v, int right, int mask) {
-    v = right >= 0 ? _mm256_srli_epi16(v, right) : _mm256_slli_epi16(v, -right);
-    return _mm256_and_si256(v, _mm256_set1_epi8((char)mask));
-}
-
-INLINE __m256i pairs(const uint8_t *p, int quad, int at) {
-    return moved(load(p + quad / 4 * 64), 2 * (quad & 3) - at, 3 << at);
-}
-
-INLINE __m256i bits(const uint8_t *p, int quad, int at) {
-    return moved(load(p), quad - at, 1 << at);
-}
-
-/* The quants of 8 rows of one quad: p at the planes, moved on by 32 bytes for the other 8. */
+/* The quants of 8 rows of one quad: p at the block, moved on by 32 bytes for the other 8. */
 INLINE __m256i quants(cpu_planes planes, const uint8_t *p, int quad) {
-    switch (planes) {
-    case CPU_U2: return pairs(p, quad, 0);
-    case CPU_U3: return _mm256_or_si256(pairs(p, quad, 0), bits(p + 128, quad, 2));
-    case CPU_U4: return nibbles(p, quad);
-    case CPU_U4_TABLE: {
-        __m256i table = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128((const __m128i *)(const void *)cpu_iq4_table));
-        return _mm256_shuffle_epi8(table, nibbles(p, quad));
-    }
-    case CPU_U5: return _mm256_or_si256(nibbles(p, quad), bits(p + 256, quad, 4));
-    case CPU_U6: return _mm256_or_si256(nibbles(p, quad), pairs(p + 256, quad, 4));
-    case CPU_U8: return load(p + quad * 64);
-    }
-    return _mm256_setzero_si256();
+    const cpu_field *f = cpu_fields[planes][quad];
+    __m256i v = field(f[0], p);
+    if (f[1].n_bits > 0) v = _mm256_or_si256(v, field(f[1], p));
+    if (f[2].n_bits > 0) v = _mm256_or_si256(v, field(f[2], p));
+    if (planes != CPU_U4_TABLE) return v;
+    return _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)cpu_iq4_table)),
+        v);
 }
 
 /* Of 8 bits: sums of two fit 16 bits only just. */
@@ -89,44 +74,46 @@ INLINE __m256 half8(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-INLINE __m256 unsigned8(__m128i b) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b));
+INLINE __m256 times(__m256 v, __m256i sub) {
+    return _mm256_mul_ps(v, _mm256_cvtepi32_ps(sub));
 }
 
-INLINE __m256 signed8(__m128i b) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
+/* Of a superblock and its rows [row, row + 8). */
+typedef struct {
+    __m256 d, m; /* m: to be added, for formats with a minimum */
+} heads;
+
+INLINE heads super_heads(cpu_scaling scaling, const uint8_t *head, uint32_t row) {
+    heads h = {half8(head + 2 * row), _mm256_setzero_ps()};
+    if (!cpu_has_min(scaling)) return h;
+    h.m = half8(head + 32 + 2 * row);
+    if (scaling != CPU_SCALE_MIN) h.m = _mm256_xor_ps(h.m, _mm256_set1_ps(-0.0f));
+    return h;
 }
 
-/* Of one block and its rows [row, row + 8): the products of the file's formula, each rounded once
- * or not at all. */
-INLINE scales block_scales(cpu_scaling scaling, const uint8_t *head, const uint8_t *sub,
-                           uint32_t row) {
-    const __m128i low = _mm_set1_epi8(15);
-    scales r = {.s = {half8(head + 2 * row)}};
-    __m256 minus = _mm256_setzero_ps();
-    __m128i a = _mm_setzero_si128(), b = a;
-    if (scaling == CPU_SUB_MIN || scaling == CPU_SUB_HALF_MIN)
-        minus = _mm256_xor_ps(half8(head + 32 + 2 * row), _mm256_set1_ps(-0.0f));
-    if (scaling >= CPU_SUB_MIN) {
-        a = _mm_loadl_epi64((const __m128i *)(const void *)(sub + row));
-        b = _mm_loadl_epi64((const __m128i *)(const void *)(sub + 16 + row));
-    }
+/* Of one block and the rows of h: the products of the file's formula, each rounded once or not at
+ * all. sub: the sub-scales, moved on to the first of these rows. */
+INLINE scales block_scales(cpu_scaling scaling, heads h, const uint8_t *sub) {
+    scales r = {.s = {h.d}, .m = {h.m}};
+    if (scaling < CPU_SUB_MIN) return r;
+    const __m128i a = _mm_loadl_epi64((const __m128i *)(const void *)sub),
+                  b = _mm_loadl_epi64((const __m128i *)(const void *)(sub + 16));
+    const __m256i sub_a = _mm256_cvtepu8_epi32(a), sub_b = _mm256_cvtepu8_epi32(b),
+                  low = _mm256_set1_epi32(15);
     switch (scaling) {
-    case CPU_SCALE: break;
-    case CPU_SCALE_MIN: r.m[0] = half8(head + 32 + 2 * row); break;
     case CPU_SUB_MIN:
-        r.s[0] = _mm256_mul_ps(r.s[0], unsigned8(a));
-        r.m[0] = _mm256_mul_ps(minus, unsigned8(b));
+        r.s[0] = times(h.d, sub_a);
+        r.m[0] = times(h.m, sub_b);
         break;
     case CPU_SUB_HALF:
-        r.s[1] = _mm256_mul_ps(r.s[0], signed8(b));
-        r.s[0] = _mm256_mul_ps(r.s[0], signed8(a));
+        r.s[0] = times(h.d, _mm256_cvtepi8_epi32(a));
+        r.s[1] = times(h.d, _mm256_cvtepi8_epi32(b));
         break;
-    case CPU_SUB_HALF_MIN:
-        r.s[1] = _mm256_mul_ps(r.s[0], unsigned8(_mm_and_si128(b, low)));
-        r.s[0] = _mm256_mul_ps(r.s[0], unsigned8(_mm_and_si128(a, low)));
-        r.m[0] = _mm256_mul_ps(minus, unsigned8(_mm_and_si128(_mm_srli_epi16(a, 4), low)));
-        r.m[1] = _mm256_mul_ps(minus, unsigned8(_mm_and_si128(_mm_srli_epi16(b, 4), low)));
+    default: /* CPU_SUB_HALF_MIN */
+        r.s[0] = times(h.d, _mm256_and_si256(sub_a, low));
+        r.s[1] = times(h.d, _mm256_and_si256(sub_b, low));
+        r.m[0] = times(h.m, _mm256_srli_epi32(sub_a, 4));
+        r.m[1] = times(h.m, _mm256_srli_epi32(sub_b, 4));
         break;
     }
     return r;
@@ -294,20 +281,33 @@ INLINE void add_tokens(form f, const uint8_t *w, const scales s[2], const cpu_xb
 
 /* The quants of a block, a byte each, as in cpu_ublock. */
 INLINE void unpack_quants(cpu_planes planes, const uint8_t *from, uint8_t *q) {
-#pragma GCC unroll 16
-    for (int i = 0; i < 2 * CPU_QUADS; i++)
-        _mm256_store_si256((__m256i *)(void *)(q + i * 32),
-                           quants(planes, from + i % 2 * 32, i / 2));
+#pragma GCC unroll 2
+    for (int r = 0; r < 2; r++)
+#pragma GCC unroll 8
+        for (int quad = 0; quad < CPU_QUADS; quad++)
+            _mm256_store_si256((__m256i *)(void *)(q + quad * 64 + r * 32),
+                               quants(planes, from + r * 32, quad));
+}
+
+/* The same of quants of which some lie in parts; a function, as its many masks would take registers
+ * from the tiles. */
+static __attribute__((noinline)) void unpack_parts(cpu_planes planes, const uint8_t *from,
+                                                   uint8_t *q) {
+    switch (planes) {
+    case CPU_U3: unpack_quants(CPU_U3, from, q); break;
+    case CPU_U5: unpack_quants(CPU_U5, from, q); break;
+    default: unpack_quants(CPU_U6, from, q); break;
+    }
 }
 
 /* Block b of a panel times all tokens. Each register tile takes its quants from the packed form
- * again; but where they lie in two planes, more than two tiles take them from bytes. */
+ * again; but where some lie in parts, more than one tile takes them from bytes. */
 INLINE void packed_block(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a,
                          uint32_t b, const uint8_t *w, const scales s[2]) {
-    const bool two_planes = planes == CPU_U3 || planes == CPU_U5 || planes == CPU_U6,
-               unpacked = two_planes && a->n_tokens > 2 * TOKENS;
+    const bool in_parts = planes == CPU_U3 || planes == CPU_U5 || planes == CPU_U6,
+               unpacked = in_parts && a->n_tokens > TOKENS;
     _Alignas(32) uint8_t q[CPU_BLOCK * CPU_PANEL];
-    if (unpacked) unpack_quants(planes, w, q);
+    if (unpacked) unpack_parts(planes, w, q);
     for (uint32_t t = 0; t < a->n_tokens; t += CPU_TILE) {
         uint32_t left = a->n_tokens - t, width = left < CPU_TILE ? left : CPU_TILE;
         const cpu_xblock *x = a->x + (size_t)t * a->n_blocks + (size_t)b * width;
@@ -363,7 +363,8 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
         scales s[2];
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < 2; r++)
-            s[r] = block_scales(scaling, head, at + f->quant_bytes, 8 * r);
+            s[r] = block_scales(scaling, super_heads(scaling, head, 8 * r),
+                                at + f->quant_bytes + 8 * r);
         packed_block(planes, scaling, a, b, at, s);
         at += step;
     }
@@ -375,26 +376,27 @@ INLINE void panels_of_one(cpu_planes planes, cpu_scaling scaling, int P, const c
                           uintptr_t ahead) {
     const cpu_format *f = a->format;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
-    const uint8_t *head[2], *at[2];
+    const uint8_t *at[2];
+    heads head[2][2];
     __m256 sum[2][2];
 #pragma GCC unroll 2
     for (int p = 0; p < P; p++) {
-        head[p] = a->panels[p];
-        at[p] = head[p] + f->head_bytes;
+        at[p] = a->panels[p];
         sum[p][0] = sum[p][1] = _mm256_setzero_ps();
     }
-    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, left--) {
+    for (uint32_t b = 0, left = 0; b < a->n_blocks; b++, left--) {
 #pragma GCC unroll 2
         for (int p = 0; p < P; p++) {
             if (left == 0) {
-                head[p] = at[p];
+#pragma GCC unroll 2
+                for (uint32_t r = 0; r < 2; r++) head[p][r] = super_heads(scaling, at[p], 8 * r);
                 at[p] += f->head_bytes;
             }
             fetch((uintptr_t)at[p] + ahead, step, _MM_HINT_T0);
             scales s[2];
 #pragma GCC unroll 2
             for (uint32_t r = 0; r < 2; r++)
-                s[r] = block_scales(scaling, head[p], at[p] + f->quant_bytes, 8 * r);
+                s[r] = block_scales(scaling, head[p][r], at[p] + f->quant_bytes + 8 * r);
             add_block_of_one((form){planes, scaling, true}, at[p], s, a->x + b, sum[p]);
             at[p] += step;
         }
@@ -429,7 +431,8 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
         }
         unpack_quants(planes, at, out->q);
         for (uint32_t row = 0; row < CPU_PANEL; row += 8) {
-            scales s = block_scales(scaling, head, at + f->quant_bytes, row);
+            scales s =
+                block_scales(scaling, super_heads(scaling, head, row), at + f->quant_bytes + row);
             for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
                 _mm256_store_ps(out->s[h] + row, s.s[h]);
                 if (cpu_has_min(scaling)) _mm256_store_ps(out->m[h] + row, s.m[h]);

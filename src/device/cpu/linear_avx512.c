@@ -11,6 +11,7 @@
 
 #include "device/cpu/dpbusd.h"
 #include "device/cpu/linear.h"
+#include "device/cpu/planes.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -18,41 +19,22 @@ INLINE __m512i load(const uint8_t *p) {
     return _mm512_loadu_si512(p);
 }
 
-INLINE __m512i nibbles(const uint8_t *p, int quad) {
-    __m512i v = load(p + quad / 2 * 64);
-    return _mm512_and_si512(quad & 1 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
-}
-
-/* The two bits of `quad`, moved to bits 0-1 (at = 0) or 4-5 (at = 4) and the rest cleared. */
-INLINE __m512i pairs(const uint8_t *p, int quad, int at) {
-    __m512i v = load(p + quad / 4 * 64);
-    int right = 2 * (quad & 3) - at;
-    v = right >= 0 ? _mm512_srli_epi16(v, (unsigned)right) : _mm512_slli_epi16(v, (unsigned)-right);
-    return _mm512_and_si512(v, _mm512_set1_epi8((char)(3 << at)));
-}
-
-INLINE __m512i bits(const uint8_t *p, int quad, int at) {
-    __m512i v = load(p);
-    int right = quad - at;
-    v = right >= 0 ? _mm512_srli_epi16(v, (unsigned)right) : _mm512_slli_epi16(v, (unsigned)-right);
-    return _mm512_and_si512(v, _mm512_set1_epi8((char)(1 << at)));
+INLINE __m512i field(cpu_field f, const uint8_t *p) {
+    __m512i v = load(p + f.reg * 64);
+    if (f.n_bits == 8) return v;
+    if (f.from > f.at) v = _mm512_srli_epi16(v, (unsigned)(f.from - f.at));
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)(((1 << f.n_bits) - 1) << f.at)));
 }
 
 /* The unsigned quants of one quad; planes and quad are constants wherever this is inlined. */
 INLINE __m512i quants(cpu_planes planes, const uint8_t *p, int quad) {
-    switch (planes) {
-    case CPU_U2: return pairs(p, quad, 0);
-    case CPU_U3: return _mm512_or_si512(pairs(p, quad, 0), bits(p + 128, quad, 2));
-    case CPU_U4: return nibbles(p, quad);
-    case CPU_U4_TABLE: {
-        __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cpu_iq4_table));
-        return _mm512_shuffle_epi8(table, nibbles(p, quad));
-    }
-    case CPU_U5: return _mm512_or_si512(nibbles(p, quad), bits(p + 256, quad, 4));
-    case CPU_U6: return _mm512_or_si512(nibbles(p, quad), pairs(p + 256, quad, 4));
-    case CPU_U8: return load(p + quad * 64);
-    }
-    return _mm512_setzero_si512();
+    const cpu_field *f = cpu_fields[planes][quad];
+    __m512i v = field(f[0], p);
+    if (f[1].n_bits > 0) v = _mm512_or_si512(v, field(f[1], p));
+    if (f[2].n_bits > 0) v = _mm512_or_si512(v, field(f[2], p));
+    if (planes != CPU_U4_TABLE) return v;
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cpu_iq4_table)), v);
 }
 
 typedef struct {

@@ -4,37 +4,22 @@
  * are. Those whose zero is 128 go as q - 128, so that no zero has to be taken off afterwards.
  */
 #include "device/cpu/gemm_neon.inc"
+#include "device/cpu/planes.h"
 
-INLINE uint8x16_t nibbles(const uint8_t *p, int quad) {
-    uint8x16_t v = vld1q_u8(p + quad / 2 * 64);
-    return quad & 1 ? vshrq_n_u8(v, 4) : vandq_u8(v, vdupq_n_u8(15));
+INLINE uint8x16_t field(cpu_field f, const uint8_t *p) {
+    uint8x16_t v = vld1q_u8(p + f.reg * 64);
+    if (f.from > f.at) v = vshlq_u8(v, vdupq_n_s8((int8_t)(f.at - f.from)));
+    if (f.from + f.n_bits == 8 && f.at == 0) return v; /* nothing above, nothing below */
+    return vandq_u8(v, vdupq_n_u8((uint8_t)(((1 << f.n_bits) - 1) << f.at)));
 }
 
-/* Bits `mask` of each byte moved right (left where negative), the mask as it lies afterwards. */
-INLINE uint8x16_t moved(uint8x16_t v, int right, int mask) {
-    return vandq_u8(vshlq_u8(v, vdupq_n_s8((int8_t)-right)), vdupq_n_u8((uint8_t)mask));
-}
-
-INLINE uint8x16_t pairs(const uint8_t *p, int quad, int at) {
-    return moved(vld1q_u8(p + quad / 4 * 64), 2 * (quad & 3) - at, 3 << at);
-}
-
-INLINE uint8x16_t bits(const uint8_t *p, int quad, int at) {
-    return moved(vld1q_u8(p), quad - at, 1 << at);
-}
-
-/* The quants of 4 rows of one quad: p at the planes, moved on by 16 bytes for each next 4. */
+/* The quants of 4 rows of one quad: p at the block, moved on by 16 bytes for each next 4. */
 INLINE uint8x16_t quants(cpu_planes planes, const uint8_t *p, int quad) {
-    switch (planes) {
-    case CPU_U2: return pairs(p, quad, 0);
-    case CPU_U3: return vorrq_u8(pairs(p, quad, 0), bits(p + 128, quad, 2));
-    case CPU_U4: return nibbles(p, quad);
-    case CPU_U4_TABLE: return vqtbl1q_u8(vld1q_u8(cpu_iq4_table), nibbles(p, quad));
-    case CPU_U5: return vorrq_u8(nibbles(p, quad), bits(p + 256, quad, 4));
-    case CPU_U6: return vorrq_u8(nibbles(p, quad), pairs(p + 256, quad, 4));
-    case CPU_U8: return vld1q_u8(p + quad * 64);
-    }
-    return vdupq_n_u8(0);
+    const cpu_field *f = cpu_fields[planes][quad];
+    uint8x16_t v = field(f[0], p);
+    if (f[1].n_bits > 0) v = vorrq_u8(v, field(f[1], p));
+    if (f[2].n_bits > 0) v = vorrq_u8(v, field(f[2], p));
+    return planes == CPU_U4_TABLE ? vqtbl1q_u8(vld1q_u8(cpu_iq4_table), v) : v;
 }
 
 INLINE void unpack_quants(cpu_planes planes, const uint8_t *p, uint8_t *q) {

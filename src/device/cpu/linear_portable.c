@@ -4,33 +4,18 @@
  * order of accumulation of cpu_internal.h.
  */
 #include "device/cpu/linear.h"
+#include "device/cpu/planes.h"
 
 #include <math.h>
 #include <string.h>
 
-static int nibble_at(const uint8_t *p, uint32_t quad, uint32_t i) {
-    return p[quad / 2 * 64 + i] >> 4 * (quad & 1) & 15;
-}
-
-static int pair_at(const uint8_t *p, uint32_t quad, uint32_t i) {
-    return p[quad / 4 * 64 + i] >> 2 * (quad & 3) & 3;
-}
-
-static int bit_at(const uint8_t *p, uint32_t quad, uint32_t i) {
-    return p[i] >> quad & 1;
-}
-
 static int quant_at(cpu_planes planes, const uint8_t *p, uint32_t quad, uint32_t i) {
-    switch (planes) {
-    case CPU_U2: return pair_at(p, quad, i);
-    case CPU_U3: return pair_at(p, quad, i) | bit_at(p + 128, quad, i) << 2;
-    case CPU_U4: return nibble_at(p, quad, i);
-    case CPU_U4_TABLE: return cpu_iq4_table[nibble_at(p, quad, i)];
-    case CPU_U5: return nibble_at(p, quad, i) | bit_at(p + 256, quad, i) << 4;
-    case CPU_U6: return nibble_at(p, quad, i) | pair_at(p + 256, quad, i) << 4;
-    case CPU_U8: return p[quad * 64 + i];
+    int q = 0;
+    for (uint32_t j = 0; j < CPU_MAX_FIELDS; j++) {
+        cpu_field f = cpu_fields[planes][quad][j];
+        q |= (p[f.reg * 64 + i] >> f.from & ((1 << f.n_bits) - 1)) << f.at;
     }
-    return 0;
+    return planes == CPU_U4_TABLE ? cpu_iq4_table[q] : q;
 }
 
 static float f16_at(const uint8_t *p, uint32_t r) {

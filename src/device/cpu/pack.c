@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu_internal.h"
+#include "device/cpu/planes.h"
 
 const uint8_t cpu_iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                    129, 141, 153, 166, 181, 197, 217, 241};
@@ -215,51 +216,15 @@ static void read_block(const cpu_format *f, const source *s, uint32_t b, plain_b
     }
 }
 
-static void put(uint8_t *plane, lanes *v) {
-    memcpy(plane, v, sizeof *v);
-}
-
-static void put_nibbles(const lanes *q, uint8_t *plane) {
-    for (uint32_t i = 0; i < CPU_QUADS; i += 2) {
-        lanes out = (q[i] & BYTES(15u)) | (q[i + 1] & BYTES(15u)) << 4;
-        put(plane + i / 2 * sizeof out, &out);
-    }
-}
-
-/* Two bits of each quant, from bit `shift` of it. */
-static inline void put_pairs(const lanes *q, int shift, uint8_t *plane) {
-    for (uint32_t i = 0; i < CPU_QUADS; i += 4) {
-        lanes out = q[i] >> shift & BYTES(3u);
-        for (uint32_t j = 1; j < 4; j++) out |= (q[i + j] >> shift & BYTES(3u)) << 2 * j;
-        put(plane + i / 4 * sizeof out, &out);
-    }
-}
-
-static inline void put_bits(const lanes *q, int shift, uint8_t *plane) {
-    lanes out = q[0] >> shift & BYTES(1u);
-    for (uint32_t i = 1; i < CPU_QUADS; i++) out |= (q[i] >> shift & BYTES(1u)) << i;
-    put(plane, &out);
-}
-
-static void put_quants(const cpu_format *f, const lanes *q, uint8_t *plane) {
-    switch (f->planes) {
-    case CPU_U2: put_pairs(q, 0, plane); break;
-    case CPU_U3:
-        put_pairs(q, 0, plane);
-        put_bits(q, 2, plane + 128);
-        break;
-    case CPU_U4:
-    case CPU_U4_TABLE: put_nibbles(q, plane); break;
-    case CPU_U5:
-        put_nibbles(q, plane);
-        put_bits(q, 4, plane + 256);
-        break;
-    case CPU_U6:
-        put_nibbles(q, plane);
-        put_pairs(q, 4, plane + 256);
-        break;
-    case CPU_U8: memcpy(plane, q, f->quant_bytes); break;
-    }
+static void put_quants(const cpu_format *f, const lanes *q, uint8_t *to) {
+    lanes out[CPU_QUADS] = {0};
+    for (uint32_t quad = 0; quad < CPU_QUADS; quad++)
+        for (uint32_t i = 0; i < CPU_MAX_FIELDS; i++) {
+            cpu_field x = cpu_fields[f->planes][quad][i];
+            if (x.n_bits > 0)
+                out[x.reg] |= (q[quad] >> x.at & BYTES((1u << x.n_bits) - 1)) << x.from;
+        }
+    memcpy(to, out, f->quant_bytes);
 }
 
 void cpu_pack_panel(const cpu_format *f, const uint8_t *rows, size_t row_bytes, uint32_t n_rows,
