@@ -58,9 +58,9 @@ class Ridge:
         def bench(prompt, gen, batches):
             out = common.run_json([common.BINARY, "bench", path, "--prompt", prompt, "--gen", gen, "--batch",
                                    ",".join(map(str, batches)), "--threads", args.threads, "--repeat", 1,
-                                   "--profile", "--json"], timeout=args.timeout)
-            self.machine = out["machine"]
-            return out["results"]
+                                   "--profile", "--json"], lambda o: (o["machine"], o["results"]), timeout=args.timeout)
+            self.machine, results = out
+            return results
 
         prefill, decode = bench(args.prompt, args.gen, [1])
         results = {"prefill": prefill, "decode": decode}

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     const engine *e;
     const char *model;         /* as it was given */
-    const machine_peaks *best; /* the machine's, of some runs before the results */
+    const machine_peaks *best; /* the machine's: the highest, before the results or among them */
     uint64_t n_prompt;
     bool profile, sampler;       /* are shown */
     const bench_result *results; /* [n_results] */

@@ -331,6 +331,8 @@ static ridge_status run_model(bench_args *a, const char *model, ridge_error *err
         !machine_peaks_get(&best, engine_isa(e), engine_n_threads(e), engine_weight_bytes(e), true))
         status = RIDGE_FAIL(err, RIDGE_ENOMEM, "cannot measure the machine's peaks");
     if (status == RIDGE_OK) status = measure_phases(e, a, results, &n, err);
+    for (size_t i = 0; i < n && status == RIDGE_OK; i++)
+        best = roof_peaks_higher(&best, &results[i].peaks);
     const bench_report report = {.e = e,
                                  .model = model,
                                  .best = &best,

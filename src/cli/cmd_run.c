@@ -102,20 +102,27 @@ static ridge_status run_prompt(engine *e, const run_args *a, const chat_template
     return status;
 }
 
-/* Closes the engine: peaks that are not known yet are measured on memory as large as its weights,
- * which shall not be there twice. */
-static void close_and_report(engine *e, const run_args *a, const answer *out) {
-    machine_peaks peaks;
+/* Closes the engine first: peaks that are not known yet are measured on memory as large as its
+ * weights, which shall not be there twice. */
+static bool close_and_know_peaks(engine *e, machine_peaks *out) {
     const char *isa = engine_isa(e); /* a constant */
     int n_threads = engine_n_threads(e);
     uint64_t weight_bytes = engine_weight_bytes(e);
     engine_close(e);
-    bool known = out->usage.bytes_per_s > 0 &&
-                 machine_peaks_get(&peaks, isa, n_threads, weight_bytes, false);
+    return machine_peaks_get(out, isa, n_threads, weight_bytes, false);
+}
+
+static void close_and_report(engine *e, const run_args *a, const answer *out) {
+    machine_peaks peaks, *known = NULL;
+    double rate = a->json ? out->usage.bytes_per_s : out->decode_bytes_per_s;
+    if (rate == 0) /* nothing to be shown beside them */
+        engine_close(e);
+    else if (close_and_know_peaks(e, &peaks))
+        known = &peaks;
     if (a->json)
-        print_json(out, known ? &peaks : NULL, a->load_s, a->engine.precise);
+        print_json(out, known, a->load_s, a->engine.precise);
     else
-        answer_print_timing(out, known ? &peaks : NULL);
+        answer_print_timing(out, known);
 }
 
 int cmd_run(int argc, char **argv) {
@@ -160,10 +167,13 @@ int cmd_run(int argc, char **argv) {
     if (status != RIDGE_OK) result = cli_fail(&err);
     template_free(t);
     buf_free(&prompt);
-    if (status == RIDGE_OK && n_args > 1)
+    machine_peaks next; /* what the next chat's answers are measured by */
+    if (status != RIDGE_OK)
+        engine_close(e);
+    else if (n_args > 1)
         close_and_report(e, &a, &out);
     else
-        engine_close(e);
+        close_and_know_peaks(e, &next);
     answer_free(&out);
     return result;
 }

@@ -14,7 +14,6 @@ typedef struct {
 } two_i;
 /* Macros to some compilers, functions to others. */
 #undef _mm512_srli_epi16
-#undef _mm512_slli_epi16
 #undef _mm512_srli_epi32
 #undef _mm512_slli_epi32
 #undef _mm512_roundscale_ps
@@ -63,7 +62,6 @@ SET(two_i, set1_epi16, short, _mm256_set1_epi16)
 SET(two_i, set1_epi8, char, _mm256_set1_epi8)
 SET(two_i, broadcast_i32x4, __m128i, _mm256_broadcastsi128_si256)
 SHIFT(srli_epi16, int)
-SHIFT(slli_epi16, int)
 SHIFT(srli_epi32, int)
 SHIFT(slli_epi32, int)
 #define _mm512_add_ps h_add_ps
@@ -88,7 +86,6 @@ SHIFT(slli_epi32, int)
 #define _mm512_setzero_si512() h_set1_epi32(0)
 #define _mm512_broadcast_i32x4 h_broadcast_i32x4
 #define _mm512_srli_epi16(a, n) h_srli_epi16(a, (int)(n))
-#define _mm512_slli_epi16(a, n) h_slli_epi16(a, (int)(n))
 #define _mm512_srli_epi32(a, n) h_srli_epi32(a, (int)(n))
 #define _mm512_slli_epi32(a, n) h_slli_epi32(a, (int)(n))
 

@@ -15,8 +15,8 @@ static device *open_device(int n_threads, int n_threads_batch) {
     return d;
 }
 
-static void assert_alike(double in_turn, double once) {
-    assert_true(in_turn > once / 20 && in_turn < once * 20);
+static bool alike(double in_turn, double once) {
+    return in_turn > once / 20 && in_turn < once * 20;
 }
 
 /* In the same units: GB, not blocks; operations, not rounds. */
@@ -33,11 +33,15 @@ static void rates_are_those_measured_once(void **state) {
         peaks_meter m;
         assert_int_equal(device_cpu_measure(&once, device_cpu_isa(d), n, size, &err), RIDGE_OK);
         peaks_meter_open(&m, d, data, size);
-        peaks_meter_run(&m, 0.02);
-        roof_peaks in_turn = peaks_meter_take(&m);
-        assert_alike(in_turn.read_bytes_per_s, once.read_bytes_per_s);
-        assert_alike(in_turn.int8_ops_per_s, once.int8_ops_per_s);
-        assert_alike(in_turn.f32_flops_per_s, once.f32_flops_per_s);
+        bool all = false;
+        for (int i = 0; i < 5 && !all; i++) { /* one that is held up is no other unit */
+            peaks_meter_run(&m, 0.05);
+            roof_peaks in_turn = peaks_meter_take(&m);
+            all = alike(in_turn.read_bytes_per_s, once.read_bytes_per_s) &&
+                  alike(in_turn.int8_ops_per_s, once.int8_ops_per_s) &&
+                  alike(in_turn.f32_flops_per_s, once.f32_flops_per_s);
+        }
+        assert_true(all);
         d->vtable->destroy(d);
     }
     mem_unmap(data, size);

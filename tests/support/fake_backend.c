@@ -193,7 +193,7 @@ static backend_info get_info(void *self) {
 static ridge_status encode(void *self, const char *text, size_t n, bool add_special, int32_t **ids,
                            size_t *n_ids, ridge_error *err) {
     (void)self;
-    if (n > 0 && text[0] == '~') usleep(1000000);
+    if (n > 0 && text[0] == '~') usleep(999999);
     size_t skip = add_special && n > 0 ? 1 : 0;
     *ids = mem_zalloc(n + 1, sizeof **ids);
     if (*ids == NULL) return RIDGE_FAIL(err, RIDGE_ENOMEM, "ids");

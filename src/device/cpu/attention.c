@@ -166,15 +166,16 @@ static void add_ahead(const cpu_run *r, const dev_op *op, const attention_job *j
 }
 
 /* What this member needs while and after it works on a span of a job, `next` (NULL: unknown) being
- * the job after it: the span that follows, and where that would drive this one out of the
- * second-level cache, this one's values before its keys. Nothing for many queries, which do not
- * wait for memory. */
+ * the job after it: the span that follows; or, where that would drive this one out of the
+ * second-level cache, this span's own values and then the next one's keys. Nothing for many
+ * queries, which do not wait for memory. */
 static cpu_ahead find_ahead(const cpu_run *r, const dev_op *op, const attention_job *j,
                             uint32_t span, const attention_job *next) {
     cpu_ahead ahead = {.end = 0};
     if (j->n_queries > CPU_WIDEN_QUERIES) return ahead;
     dev_kv_type type = dev_kv_layer_type(&r->c->kv->layout, op->group, op->layer);
-    bool apart = 2 * CPU_SPAN * dev_kv_entry_bytes(type, op->head_dim) > CPU_NEAR_BYTES;
+    bool apart =
+        !is_q8(r, op) && 2 * CPU_SPAN * dev_kv_entry_bytes(type, op->head_dim) > CPU_NEAR_BYTES;
     if (apart) add_ahead(r, op, j, span, CPU_KV_VALUES, &ahead);
     cpu_kv_part part = apart ? CPU_KV_KEYS : CPU_KV_BOTH;
     if (span + 1 < j->end_span)

@@ -108,7 +108,8 @@ static double slice_work(const peaks_meter *m, const peaks_loops *loops, int loo
                                 : n * loops->f32_flops_per_round;
 }
 
-/* Its time. One that is too short to be told from its hand-overs makes the next ones longer. */
+/* Its time. One that is too short to be told from its hand-overs makes the next ones longer, and is
+ * not counted; nor is the first that is long enough, as it may have been held up. */
 static double run_slice(peaks_meter *m, int loop) {
     const cpu_device *cpu = (const cpu_device *)m->device;
     bool reads = loop == PEAKS_READ;
@@ -122,10 +123,11 @@ static double run_slice(peaks_meter *m, int loop) {
     team_run_first(cpu->team, cpu_n_members(cpu, m->n_tokens), slice_member, &job);
     double seconds = clock_now_s() - start;
     if (reads) m->at = (m->at + m->slice[loop] / m->n_parts) % m->part;
-    if (seconds < SLICE_SECONDS && job.n_pieces < MAX_PIECES) {
-        m->slice[loop] *= 2;
-        return seconds;
-    }
+    bool enough = seconds >= SLICE_SECONDS || job.n_pieces >= MAX_PIECES;
+    bool counts = enough && m->sized[loop];
+    m->sized[loop] = enough;
+    if (!enough) m->slice[loop] *= 2;
+    if (!counts) return seconds;
     m->work[loop] += slice_work(m, job.loops, loop);
     m->seconds[loop] += seconds;
     return seconds;

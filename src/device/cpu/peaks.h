@@ -8,6 +8,7 @@
 #ifndef RIDGE_DEVICE_CPU_PEAKS_H
 #define RIDGE_DEVICE_CPU_PEAKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,7 @@ typedef struct {
     size_t part, piece;            /* bytes of one, and what is read at a time */
     size_t at;                     /* where in the parts the next slice reads on */
     uint64_t slice[PEAKS_N_LOOPS]; /* bytes or rounds of a slice: what takes long enough */
+    bool sized[PEAKS_N_LOOPS];     /* the last slice did */
     double work[PEAKS_N_LOOPS];    /* bytes or operations since the last take, and their time */
     double seconds[PEAKS_N_LOOPS];
 } peaks_meter;
