@@ -53,9 +53,6 @@ typedef struct {
     machine_peaks peaks; /* measured in turn with the runs */
 } outcome;
 
-#define METER_SHARE 0.25    /* of the time that the runs take */
-#define METER_BEFORE_S 0.02 /* before the first */
-
 static uint64_t next_random(uint64_t *state) { /* xorshift64 (Marsaglia 2003) */
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -154,13 +151,13 @@ static ridge_status time_batch(rig *r, const dev_batch *batch, uint64_t repeat, 
     dev_account account;
     dev_profile_row rows[4];
     r->meter.n_tokens = batch->n_tokens;
-    peaks_meter_run(&r->meter, METER_BEFORE_S);
+    peaks_meter_run(&r->meter, PEAKS_BEFORE_S);
     for (uint64_t i = 0; i < repeat; i++) {
         double start = clock_now_s();
         RIDGE_TRY(v->submit(r->d, r->program, NULL, batch, err));
         RIDGE_TRY(v->wait(r->d, err));
         seconds[i] = clock_now_s() - start;
-        peaks_meter_run(&r->meter, METER_SHARE * seconds[i]);
+        peaks_meter_run(&r->meter, PEAKS_SHARE * seconds[i]);
     }
     v->account(r->d, &account);
     sort_values(seconds, repeat);

@@ -115,9 +115,6 @@ typedef struct {
     peaks_meter meter;
 } bench;
 
-#define METER_SHARE 0.25    /* of the time that steps take */
-#define METER_BEFORE_S 0.02 /* before the first */
-
 /* One step; counts tokens and ends. *seconds is its wall time. */
 static ridge_status timed_step(engine *e, double *seconds, size_t *n_tokens, size_t *n_ended,
                                ridge_error *err) {
@@ -142,7 +139,7 @@ static ridge_status measured_step(bench *b, bench_result *out, size_t *n_tokens,
     double seconds;
     RIDGE_TRY(timed_step(b->e, &seconds, n_tokens, n_ended, err));
     out->seconds += seconds;
-    peaks_meter_run(&b->meter, METER_SHARE * seconds);
+    peaks_meter_run(&b->meter, PEAKS_SHARE * seconds);
     return RIDGE_OK;
 }
 
@@ -154,7 +151,7 @@ static void begin_count(bench *b, uint64_t n_tokens) {
     engine_profile_take(b->e, &row, 1);
     peaks_meter_take(&b->meter);
     b->meter.n_tokens = n_tokens < UINT32_MAX ? (uint32_t)n_tokens : UINT32_MAX;
-    peaks_meter_run(&b->meter, METER_BEFORE_S);
+    peaks_meter_run(&b->meter, PEAKS_BEFORE_S);
 }
 
 /* The sampler's row, among those of the device. */

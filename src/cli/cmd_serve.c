@@ -2,7 +2,6 @@
  * server/. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -40,7 +39,7 @@ static ridge_status serve(const serve_args *a, const engine_params *params,
 }
 
 static ridge_status check_prefix_file(const serve_args *a, ridge_error *err) {
-    bool is_static = a->engine.scheduler != NULL && strcmp(a->engine.scheduler, "static") == 0;
+    bool is_static = engine_args_is_static(&a->engine);
     if (a->prefix_cache_file == NULL && a->prefix_cache_file_bytes > 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL,
                           "--prefix-cache-file-bytes needs the file: --prefix-cache-file FILE");

@@ -45,16 +45,17 @@ static ridge_status check_affinity(const engine_args *a, ridge_error *err) {
     return status;
 }
 
-static bool is_static(const engine_args *a) {
+bool engine_args_is_static(const engine_args *a) {
     return a->scheduler != NULL && strcmp(a->scheduler, "static") == 0;
 }
 
 static ridge_status check_scheduler(const engine_args *a, ridge_error *err) {
-    if (a->scheduler != NULL && !is_static(a) && strcmp(a->scheduler, "continuous") != 0)
+    if (a->scheduler != NULL && !engine_args_is_static(a) &&
+        strcmp(a->scheduler, "continuous") != 0)
         return RIDGE_FAIL(err, RIDGE_EINVAL, "--scheduler: expected continuous or static, found %s",
                           a->scheduler);
     bool guesses = a->speculative != NULL || a->speculative_model != NULL;
-    if (is_static(a) && (a->slo_tpot_ms > 0 || a->shed || guesses))
+    if (engine_args_is_static(a) && (a->slo_tpot_ms > 0 || a->shed || guesses))
         return RIDGE_FAIL(
             err, RIDGE_EINVAL,
             "--scheduler static goes with neither --slo-tpot, --shed nor speculation");
@@ -161,7 +162,7 @@ ridge_status engine_args_params(const engine_args *a, const char *model, char **
     p->slo_tpot_s = a->slo_tpot_ms / 1e3;
     p->slo_ttft_s = a->slo_ttft_ms / 1e3;
     p->shed = a->shed;
-    p->static_batches = is_static(a);
+    p->static_batches = engine_args_is_static(a);
     p->speculative_ngram = a->speculative != NULL;
     p->num_speculative_tokens = (uint32_t)a->num_speculative_tokens;
     p->log = cli_log();

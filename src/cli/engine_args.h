@@ -64,6 +64,7 @@ engine_args engine_args_default(void);
 /* RIDGE_EINVAL names the option whose value cannot be: what the others below take for granted.
  * Asked first, before anything is opened; cli_refuse says it. */
 ridge_status engine_args_check(const engine_args *a, ridge_error *err) RIDGE_CHECKED;
+bool engine_args_is_static(const engine_args *a); /* --scheduler static */
 /* What of them concerns the device alone. Reads RIDGE_CPU. */
 void engine_args_device(const engine_args *a, device_cpu_params *out);
 /* Fills the engine's parameters; *path is owned by the caller (mem_free), p borrows it (the draft

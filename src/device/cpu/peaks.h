@@ -47,6 +47,8 @@ typedef struct {
 void peaks_meter_open(peaks_meter *m, device *d, const void *data, size_t size);
 /* Fills data, each thread what it will read: so that the pages are near it. */
 void peaks_meter_fill(const peaks_meter *m, void *data);
+#define PEAKS_SHARE 0.25    /* of the time of what they are the peaks of: measured after it, */
+#define PEAKS_BEFORE_S 0.02 /* and so long before the first */
 /* About so many seconds, the same for each loop; at least a slice. */
 void peaks_meter_run(peaks_meter *m, double seconds);
 /* The mean rates since the last take, each of at least one slice. */
