@@ -7,11 +7,13 @@
  * the file's formula.
  *
  * The one order of accumulation (every path, one row as many): per output element, over blocks of
- * 32 in order and the halves of a block in order,
+ * 32 in order,
  *     isum = sum q*x - zero * sum x                  (int32, exact)
  *     acc  = fma((float)isum, s * d_x, acc)
  *     acc  = fma(m, d_x * sum x, acc)                (formats with a minimum)
- * so all paths give the same bits.
+ * so all paths give the same bits. Where the halves of a block have sub-scales, s is that of the
+ * superblock, and isum = sub[0] * isum of one half + sub[1] * that of the other: integers below
+ * 2^24, so that f32 is as good; the minimum of the one is added before that of the other.
  */
 #ifndef RIDGE_DEVICE_CPU_INTERNAL_H
 #define RIDGE_DEVICE_CPU_INTERNAL_H
@@ -94,7 +96,9 @@ static inline int32_t cpu_half_nsum(const cpu_xblock *x, int h, bool halves) {
  * or 0. */
 typedef struct {
     _Alignas(64) uint8_t q[CPU_BLOCK * CPU_PANEL]; /* [quad][row][4] */
-    float s[2][CPU_PANEL], m[2][CPU_PANEL];        /* per half; [0] alone unless format->halves */
+    float s[CPU_PANEL];
+    float sub[2][CPU_PANEL]; /* format->halves: integers, of each half */
+    float m[2][CPU_PANEL];   /* of each half; [0] alone unless format->halves */
 } cpu_ublock;
 
 /* What is needed next, of two panels: the kernel asks for `bytes` of each per block of K that it

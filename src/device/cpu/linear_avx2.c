@@ -65,17 +65,22 @@ INLINE int zero_shift(cpu_planes planes) {
 
 /* Scales -------------------------------------------------------------------------------------- */
 
-/* Of 8 rows; per half. */
+/* Of 8 rows of a block. */
 typedef struct {
-    __m256 s[2], m[2];
+    __m256 s, m[2];
+    __m256i sub[2]; /* of each half, twice in 16 bits: halves are weighed as integers */
 } scales;
 
 INLINE __m256 half8(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-INLINE __m256 times(__m256 v, __m256i sub) {
-    return _mm256_mul_ps(v, _mm256_cvtepi32_ps(sub));
+INLINE __m256 bytes8(__m128i b) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b));
+}
+
+INLINE __m128i eight(const uint8_t *p) {
+    return _mm_loadl_epi64((const __m128i *)(const void *)p);
 }
 
 /* Of a superblock and its rows [row, row + 8). */
@@ -83,40 +88,45 @@ typedef struct {
     __m256 d, m; /* m: to be added, for formats with a minimum */
 } heads;
 
-INLINE heads super_heads(cpu_scaling scaling, const uint8_t *head, uint32_t row) {
-    heads h = {half8(head + 2 * row), _mm256_setzero_ps()};
+INLINE heads super_heads(cpu_scaling scaling, const uint8_t *head, int r) {
+    heads h = {half8(head + 16 * r), _mm256_setzero_ps()};
     if (!cpu_has_min(scaling)) return h;
-    h.m = half8(head + 32 + 2 * row);
+    h.m = half8(head + 32 + 16 * r);
     if (scaling != CPU_SCALE_MIN) h.m = _mm256_xor_ps(h.m, _mm256_set1_ps(-0.0f));
     return h;
 }
 
-/* Of one block and the rows of h: the products of the file's formula, each rounded once or not at
- * all. sub: the sub-scales, moved on to the first of these rows. */
-INLINE scales block_scales(cpu_scaling scaling, heads h, const uint8_t *sub) {
-    scales r = {.s = {h.d}, .m = {h.m}};
-    if (scaling < CPU_SUB_MIN) return r;
-    const __m128i a = _mm_loadl_epi64((const __m128i *)(const void *)sub),
-                  b = _mm_loadl_epi64((const __m128i *)(const void *)(sub + 16));
-    const __m256i sub_a = _mm256_cvtepu8_epi32(a), sub_b = _mm256_cvtepu8_epi32(b),
-                  low = _mm256_set1_epi32(15);
-    switch (scaling) {
-    case CPU_SUB_MIN:
-        r.s[0] = times(h.d, sub_a);
-        r.m[0] = times(h.m, sub_b);
-        break;
-    case CPU_SUB_HALF:
-        r.s[0] = times(h.d, _mm256_cvtepi8_epi32(a));
-        r.s[1] = times(h.d, _mm256_cvtepi8_epi32(b));
-        break;
-    default: /* CPU_SUB_HALF_MIN */
-        r.s[0] = times(h.d, _mm256_and_si256(sub_a, low));
-        r.s[1] = times(h.d, _mm256_and_si256(sub_b, low));
-        r.m[0] = times(h.m, _mm256_srli_epi32(sub_a, 4));
-        r.m[1] = times(h.m, _mm256_srli_epi32(sub_b, 4));
-        break;
+/* Bytes 8r to 8r + 7 of v, each twice: in the upper or the lower byte of 16 bits. */
+INLINE __m256i twice(__m256i v, int r, bool upper) {
+    const int zero = upper ? 0x00800080 : (int)0x80008000, one = upper ? 0x01000100 : 0x00010001;
+#define ROW(i) (zero | (8 * r + (i)) * one)
+    return _mm256_shuffle_epi8(
+        v, _mm256_setr_epi32(ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7)));
+#undef ROW
+}
+
+/* 16 bytes, in either half. */
+INLINE __m256i both(const uint8_t *p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* Of one block and the rows 8r to 8r + 7, whose heads are h. */
+INLINE scales block_scales(cpu_scaling scaling, heads h, const uint8_t *sub, int r) {
+    scales s = {.s = h.d, .m = {h.m}};
+    if (scaling == CPU_SUB_MIN) {
+        s.s = _mm256_mul_ps(h.d, bytes8(eight(sub + 8 * r)));
+        s.m[0] = _mm256_mul_ps(h.m, bytes8(eight(sub + 16 + 8 * r)));
     }
-    return r;
+    for (int i = 0; i < 2 && cpu_has_halves(scaling); i++, sub += 16) {
+        if (scaling == CPU_SUB_HALF) {
+            s.sub[i] = _mm256_srai_epi16(twice(both(sub), r, true), 8);
+        } else {
+            const __m128i mins = _mm_srli_epi16(eight(sub + 8 * r), 4);
+            s.sub[i] = twice(_mm256_and_si256(both(sub), _mm256_set1_epi8(15)), r, false);
+            s.m[i] = _mm256_mul_ps(h.m, bytes8(_mm_and_si128(mins, _mm_set1_epi8(15))));
+        }
+    }
+    return s;
 }
 
 /* One block ------------------------------------------------------------------------------------ */
@@ -161,16 +171,17 @@ INLINE __m256i negated_sums(const cpu_xblock *x, int h, bool halves) {
     return h == 0 ? two(x->nsum_lo) : _mm256_sub_epi16(two(x->nsum), two(x->nsum_lo));
 }
 
-/* isum = quads [first, first + n) of 16 rows times T tokens, from -zero * sum x on. */
+/* sums = quads [first, first + n) of 16 rows times T tokens, less zero * sum x, in the sums of two
+ * that maddubs makes. */
 INLINE void sum_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int first, int n,
-                      __m256i isum[TOKENS][2]) {
+                      __m256i sums[TOKENS][2]) {
     const bool halves = cpu_has_halves(f.scaling), min = cpu_has_min(f.scaling);
 #pragma GCC unroll 8
     for (int quad = first; quad < first + n; quad++) {
         const __m256i v[2] = {weights(f, w, quad, 0), weights(f, w, quad, 1)};
 #pragma GCC unroll 8
         for (int i = 0; i < 2 * T; i++) {
-            __m256i *sum = &isum[i / 2][i % 2], zero;
+            __m256i *sum = &sums[i / 2][i % 2], zero;
             __m256i more = _mm256_maddubs_epi16(v[i % 2], four(&x[i / 2], quad));
             if (quad > first) {
                 *sum = add16(*sum, more);
@@ -182,9 +193,16 @@ INLINE void sum_quads(form f, const uint8_t *w, const cpu_xblock *x, int T, int 
             }
         }
     }
+}
+
+/* isum = the same of n quads from half h on, widened: by the half's sub-scales, if it has any. */
+INLINE void weigh_quads(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
+                        int h, int n, __m256i isum[TOKENS][2]) {
+    sum_quads(f, w, x, T, 4 * h, n, isum);
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * T; i++)
-        isum[i / 2][i % 2] = _mm256_madd_epi16(isum[i / 2][i % 2], _mm256_set1_epi16(1));
+        isum[i / 2][i % 2] = _mm256_madd_epi16(
+            isum[i / 2][i % 2], cpu_has_halves(f.scaling) ? s[i % 2].sub[h] : _mm256_set1_epi16(1));
     /* What is made of a full tile's sums comes after them: gcc would mix the two, and spill. */
     if (T == TOKENS) __asm__ volatile("" ::: "memory");
 }
@@ -211,22 +229,20 @@ INLINE void sum_bytes(form f, const uint8_t *w, const cpu_xblock *x, int T,
     }
 }
 
-/* The integer sums of half h, or of the whole of a block without halves. */
-INLINE void half_sums(form f, const uint8_t *w, const cpu_xblock *x, int T, int h,
-                      __m256i isum[TOKENS][2]) {
+/* The integer sums of a block. */
+INLINE void block_sums(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
+                       __m256i isum[TOKENS][2]) {
     if (is_byte(f.planes)) {
         sum_bytes(f, w, x, T, isum);
-    } else if (cpu_has_halves(f.scaling)) {
-        sum_quads(f, w, x, T, 4 * h, 4, isum);
-    } else if (f.planes == CPU_U5 && cpu_has_min(f.scaling)) {
+    } else if (cpu_has_halves(f.scaling) || (f.planes == CPU_U5 && cpu_has_min(f.scaling))) {
         __m256i more[TOKENS][2];
-        sum_quads(f, w, x, T, 0, 4, isum);
-        sum_quads(f, w, x, T, 4, 4, more);
+        weigh_quads(f, w, s, x, T, 0, 4, isum);
+        weigh_quads(f, w, s, x, T, 1, 4, more);
 #pragma GCC unroll 8
         for (int i = 0; i < 2 * T; i++)
             isum[i / 2][i % 2] = add32(more[i / 2][i % 2], isum[i / 2][i % 2]);
     } else {
-        sum_quads(f, w, x, T, 0, 8, isum);
+        weigh_quads(f, w, s, x, T, 0, 8, isum);
     }
 }
 
@@ -238,28 +254,28 @@ INLINE __m256 half_xsum(form f, const cpu_xblock *x, int h) {
     return _mm256_mul_ps(_mm256_set1_ps(x->d), _mm256_cvtepi32_ps(sum));
 }
 
-/* sum plus half h of a block of 8 rows, times a token. */
-INLINE __m256 add_half(form f, const scales *s, int h, __m256i isum, __m256 d, __m256 xsum,
+/* sum plus a block of 8 rows, times a token. */
+INLINE __m256 add_rows(form f, const scales *s, __m256i isum, __m256 d, const __m256 xsum[2],
                        __m256 sum) {
-    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s->s[h], d), sum);
-    return cpu_has_min(f.scaling) ? _mm256_fmadd_ps(s->m[h], xsum, sum) : sum;
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(s->s, d), sum);
+    if (cpu_has_min(f.scaling)) sum = _mm256_fmadd_ps(s->m[0], xsum[0], sum);
+    if (!cpu_has_min(f.scaling) || !cpu_has_halves(f.scaling)) return sum;
+    return _mm256_fmadd_ps(s->m[1], xsum[1], sum);
 }
 
 /* acc[t][16 rows] += one block of 16 rows times T tokens. T and f are constants. */
 INLINE void add_block(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x, int T,
                       float *acc) {
-#pragma GCC unroll 2
-    for (int h = 0; h < 1 + cpu_has_halves(f.scaling); h++) {
-        __m256i isum[TOKENS][2];
-        half_sums(f, w, x, T, h, isum);
+    __m256i isum[TOKENS][2];
+    block_sums(f, w, s, x, T, isum);
 #pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-            const __m256 d = _mm256_set1_ps(x[t].d), xsum = half_xsum(f, &x[t], h);
+    for (int t = 0; t < T; t++) {
+        const __m256 d = _mm256_set1_ps(x[t].d),
+                     xsum[2] = {half_xsum(f, &x[t], 0), half_xsum(f, &x[t], 1)};
 #pragma GCC unroll 2
-            for (int r = 0; r < 2; r++) {
-                float *to = acc + t * CPU_PAIR + r * 8;
-                _mm256_store_ps(to, add_half(f, &s[r], h, isum[t][r], d, xsum, _mm256_load_ps(to)));
-            }
+        for (int r = 0; r < 2; r++) {
+            float *to = acc + t * CPU_PAIR + r * 8;
+            _mm256_store_ps(to, add_rows(f, &s[r], isum[t][r], d, xsum, _mm256_load_ps(to)));
         }
     }
 }
@@ -322,15 +338,11 @@ INLINE void packed_block(cpu_planes planes, cpu_scaling scaling, const cpu_packe
 /* The sums of one token stay in registers: in memory each block would wait for the one before. */
 INLINE void add_block_of_one(form f, const uint8_t *w, const scales s[2], const cpu_xblock *x,
                              __m256 sum[2]) {
-    const __m256 d = _mm256_set1_ps(x->d);
+    const __m256 d = _mm256_set1_ps(x->d), xsum[2] = {half_xsum(f, x, 0), half_xsum(f, x, 1)};
+    __m256i isum[TOKENS][2];
+    block_sums(f, w, s, x, 1, isum);
 #pragma GCC unroll 2
-    for (int h = 0; h < 1 + cpu_has_halves(f.scaling); h++) {
-        __m256i isum[TOKENS][2];
-        half_sums(f, w, x, 1, h, isum);
-#pragma GCC unroll 2
-        for (int r = 0; r < 2; r++)
-            sum[r] = add_half(f, &s[r], h, isum[0][r], d, half_xsum(f, x, h), sum[r]);
-    }
+    for (int r = 0; r < 2; r++) sum[r] = add_rows(f, &s[r], isum[0][r], d, xsum, sum[r]);
 }
 
 /* Asks for the lines of `bytes` from an address on, which may be behind the weights' end. */
@@ -362,9 +374,8 @@ INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packe
         fetch((uintptr_t)at + ahead, step, _MM_HINT_NTA);
         scales s[2];
 #pragma GCC unroll 2
-        for (uint32_t r = 0; r < 2; r++)
-            s[r] = block_scales(scaling, super_heads(scaling, head, 8 * r),
-                                at + f->quant_bytes + 8 * r);
+        for (int r = 0; r < 2; r++)
+            s[r] = block_scales(scaling, super_heads(scaling, head, r), at + f->quant_bytes, r);
         packed_block(planes, scaling, a, b, at, s);
         at += step;
     }
@@ -389,14 +400,14 @@ INLINE void panels_of_one(cpu_planes planes, cpu_scaling scaling, int P, const c
         for (int p = 0; p < P; p++) {
             if (left == 0) {
 #pragma GCC unroll 2
-                for (uint32_t r = 0; r < 2; r++) head[p][r] = super_heads(scaling, at[p], 8 * r);
+                for (int r = 0; r < 2; r++) head[p][r] = super_heads(scaling, at[p], r);
                 at[p] += f->head_bytes;
             }
             fetch((uintptr_t)at[p] + ahead, step, _MM_HINT_T0);
             scales s[2];
 #pragma GCC unroll 2
-            for (uint32_t r = 0; r < 2; r++)
-                s[r] = block_scales(scaling, head[p][r], at[p] + f->quant_bytes + 8 * r);
+            for (int r = 0; r < 2; r++)
+                s[r] = block_scales(scaling, head[p][r], at[p] + f->quant_bytes, r);
             add_block_of_one((form){planes, scaling, true}, at[p], s, a->x + b, sum[p]);
             at[p] += step;
         }
@@ -421,6 +432,16 @@ INLINE void packed_panel_of_one(cpu_planes planes, cpu_scaling scaling, const cp
                   a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD_OF_ONE);
 }
 
+/* Sub-scales, twice in 16 bits: as f32, and back. */
+INLINE void store_sub(float *out, __m256i sub) {
+    _mm256_store_ps(out, _mm256_cvtepi32_ps(_mm256_srai_epi32(sub, 16)));
+}
+
+INLINE __m256i load_sub(const float *p) {
+    const __m256i sub = _mm256_cvtps_epi32(_mm256_load_ps(p));
+    return _mm256_blend_epi16(sub, _mm256_slli_epi32(sub, 16), 0xAA);
+}
+
 INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_format *f,
                          const uint8_t *panel, uint32_t n_blocks, cpu_ublock *out) {
     const uint8_t *head = panel, *at = panel + f->head_bytes;
@@ -430,12 +451,13 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
             at += f->head_bytes;
         }
         unpack_quants(planes, at, out->q);
-        for (uint32_t row = 0; row < CPU_PANEL; row += 8) {
-            scales s =
-                block_scales(scaling, super_heads(scaling, head, row), at + f->quant_bytes + row);
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            scales s = block_scales(scaling, super_heads(scaling, head, r), at + f->quant_bytes, r);
+            _mm256_store_ps(out->s + 8 * r, s.s);
             for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
-                _mm256_store_ps(out->s[h] + row, s.s[h]);
-                if (cpu_has_min(scaling)) _mm256_store_ps(out->m[h] + row, s.m[h]);
+                if (cpu_has_halves(scaling)) store_sub(out->sub[h] + 8 * r, s.sub[h]);
+                if (cpu_has_min(scaling)) _mm256_store_ps(out->m[h] + 8 * r, s.m[h]);
             }
         }
         at += f->quant_bytes + f->sub_bytes;
@@ -455,11 +477,14 @@ INLINE void gemm_panels(cpu_planes planes, cpu_scaling scaling, const cpu_gemm_a
         const cpu_xblock *x = a->x;
         for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
             scales s[2];
-            for (int r = 0; r < 2; r++)
+#pragma GCC unroll 2
+            for (int r = 0; r < 2; r++) {
+                s[r].s = _mm256_load_ps(w->s + 8 * r);
                 for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
-                    s[r].s[h] = _mm256_load_ps(w->s[h] + 8 * r);
-                    s[r].m[h] = _mm256_load_ps(w->m[h] + 8 * r);
+                    if (cpu_has_halves(scaling)) s[r].sub[h] = load_sub(w->sub[h] + 8 * r);
+                    if (cpu_has_min(scaling)) s[r].m[h] = _mm256_load_ps(w->m[h] + 8 * r);
                 }
+            }
             fetch_next(a->fetch);
             add_tokens(kind, w->q, s, x, a->width, a->acc + p * CPU_PANEL);
         }

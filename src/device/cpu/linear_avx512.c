@@ -38,7 +38,7 @@ INLINE __m512i quants(cpu_planes planes, const uint8_t *p, int quad) {
 }
 
 typedef struct {
-    __m512 s[2], m[2];
+    __m512 s, sub[2], m[2];
 } scales;
 
 INLINE __m512 half16(const uint8_t *p) {
@@ -49,37 +49,30 @@ INLINE __m512 bytes16(__m128i b) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b));
 }
 
-/* Of one block: the products of the file's formula, each rounded once or not at all. */
+INLINE __m128i sixteen(const uint8_t *p) {
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
 INLINE scales block_scales(cpu_scaling scaling, const uint8_t *head, const uint8_t *sub) {
     const __m128i low = _mm_set1_epi8(15);
-    scales r = {.s = {half16(head)}};
-    __m512 minus = _mm512_setzero_ps();
-    if (scaling == CPU_SUB_MIN || scaling == CPU_SUB_HALF_MIN)
-        minus = _mm512_xor_ps(half16(head + 32), _mm512_set1_ps(-0.0f));
-    __m128i a = _mm_setzero_si128(), b = a;
-    if (scaling >= CPU_SUB_MIN) {
-        a = _mm_loadu_si128((const __m128i *)sub);
-        b = _mm_loadu_si128((const __m128i *)(sub + 16));
+    scales s = {.s = half16(head)};
+    __m512 m = cpu_has_min(scaling) ? half16(head + 32) : _mm512_setzero_ps();
+    if (scaling != CPU_SCALE_MIN) m = _mm512_xor_ps(m, _mm512_set1_ps(-0.0f));
+    s.m[0] = m;
+    if (scaling == CPU_SUB_MIN) {
+        s.s = _mm512_mul_ps(s.s, bytes16(sixteen(sub)));
+        s.m[0] = _mm512_mul_ps(m, bytes16(sixteen(sub + 16)));
     }
-    switch (scaling) {
-    case CPU_SCALE: break;
-    case CPU_SCALE_MIN: r.m[0] = half16(head + 32); break;
-    case CPU_SUB_MIN:
-        r.s[0] = _mm512_mul_ps(r.s[0], bytes16(a));
-        r.m[0] = _mm512_mul_ps(minus, bytes16(b));
-        break;
-    case CPU_SUB_HALF:
-        r.s[1] = _mm512_mul_ps(r.s[0], _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)));
-        r.s[0] = _mm512_mul_ps(r.s[0], _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a)));
-        break;
-    case CPU_SUB_HALF_MIN:
-        r.s[1] = _mm512_mul_ps(r.s[0], bytes16(_mm_and_si128(b, low)));
-        r.s[0] = _mm512_mul_ps(r.s[0], bytes16(_mm_and_si128(a, low)));
-        r.m[0] = _mm512_mul_ps(minus, bytes16(_mm_and_si128(_mm_srli_epi16(a, 4), low)));
-        r.m[1] = _mm512_mul_ps(minus, bytes16(_mm_and_si128(_mm_srli_epi16(b, 4), low)));
-        break;
+    for (int h = 0; h < 2 && cpu_has_halves(scaling); h++) {
+        const __m128i v = sixteen(sub + 16 * h);
+        if (scaling == CPU_SUB_HALF) {
+            s.sub[h] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
+        } else {
+            s.sub[h] = bytes16(_mm_and_si128(v, low));
+            s.m[h] = _mm512_mul_ps(m, bytes16(_mm_and_si128(_mm_srli_epi16(v, 4), low)));
+        }
     }
-    return r;
+    return s;
 }
 
 /* Unpacking ------------------------------------------------------------------------------------ */
@@ -96,9 +89,10 @@ INLINE void unpack_panel(cpu_planes planes, cpu_scaling scaling, const cpu_forma
         for (int quad = 0; quad < CPU_QUADS; quad++)
             _mm512_storeu_si512(out->q + quad * 64, quants(planes, at, quad));
         scales s = block_scales(scaling, head, at + f->quant_bytes);
+        _mm512_store_ps(out->s, s.s);
         for (int h = 0; h < 1 + cpu_has_halves(scaling); h++) {
-            _mm512_storeu_ps(out->s[h], s.s[h]);
-            if (cpu_has_min(scaling)) _mm512_storeu_ps(out->m[h], s.m[h]);
+            if (cpu_has_halves(scaling)) _mm512_store_ps(out->sub[h], s.sub[h]);
+            if (cpu_has_min(scaling)) _mm512_store_ps(out->m[h], s.m[h]);
         }
         at += f->quant_bytes + f->sub_bytes;
     }
@@ -131,13 +125,24 @@ INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m512i 
     return _mm512_madd_epi16(nsum, zero);
 }
 
-INLINE __m512 add_scaled(__m512 acc, __m512i isum, __m512 s, float d) {
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(s, _mm512_set1_ps(d)), acc);
+/* The sums of two halves, by their sub-scales: integers, and exact. */
+INLINE __m512 weigh(const __m512 sub[2], __m512 low, __m512 high) {
+    return _mm512_fmadd_ps(high, sub[1], _mm512_mul_ps(low, sub[0]));
 }
 
-INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m512 m) {
-    float xsum = halves ? x->d * (float)-cpu_half_nsum(x, h, true) : x->xsum;
-    return _mm512_fmadd_ps(m, _mm512_set1_ps(xsum), acc);
+/* acc plus a block of 16 rows times a token, whose integer sums are isum. */
+INLINE __m512 add_block(__m512 acc, __m512 isum, const cpu_xblock *x, const scales *s, bool halves,
+                        bool min) {
+    const __m512 d = _mm512_set1_ps(x->d);
+    acc = _mm512_fmadd_ps(isum, _mm512_mul_ps(s->s, d), acc);
+    if (!min) return acc;
+    if (!halves) return _mm512_fmadd_ps(s->m[0], _mm512_set1_ps(x->xsum), acc);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        float xsum = x->d * (float)-cpu_half_nsum(x, h, true);
+        acc = _mm512_fmadd_ps(s->m[h], _mm512_set1_ps(xsum), acc);
+    }
+    return acc;
 }
 
 /* Few tokens: straight from the packed form ---------------------------------------------------- */
@@ -148,7 +153,7 @@ INLINE __m512 add_min(__m512 acc, const cpu_xblock *x, int h, bool halves, __m51
 INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const __m512i zero = zero_of(f);
-    const bool halves = cpu_has_halves(scaling);
+    const bool halves = cpu_has_halves(scaling), min = cpu_has_min(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
     const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
@@ -165,11 +170,11 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         for (uint32_t i = 0; i < step + 32; i += 64)
             _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
         scales s = block_scales(scaling, head, at + f->quant_bytes);
-        __m512i isum[2][CPU_FEW_AVX512];
+        __m512i isum[CPU_FEW_AVX512][2];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            isum[0][t] = start(&x[t], 0, halves, cpu_has_min(scaling), zero);
-            isum[1][t] = start(&x[t], 1, true, cpu_has_min(scaling) || !halves, zero);
+            isum[t][0] = start(&x[t], 0, halves, min, zero);
+            isum[t][1] = start(&x[t], 1, true, min || !halves, zero);
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
@@ -178,16 +183,15 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
             for (int t = 0; t < T; t++) {
                 /* one token: two chains, for the latency */
                 int h = halves || T == 1 ? quad / 4 : 0;
-                isum[h][t] = dot(isum[h][t], w, x[t].q + quad * 4);
+                isum[t][h] = dot(isum[t][h], w, x[t].q + quad * 4);
             }
         }
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            if (!halves && T == 1) isum[0][t] = _mm512_add_epi32(isum[0][t], isum[1][t]);
-            acc[t] = add_scaled(acc[t], isum[0][t], s.s[0], x[t].d);
-            if (cpu_has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 0, halves, s.m[0]);
-            if (halves) acc[t] = add_scaled(acc[t], isum[1][t], s.s[1], x[t].d);
-            if (halves && cpu_has_min(scaling)) acc[t] = add_min(acc[t], &x[t], 1, true, s.m[1]);
+            if (!halves && T == 1) isum[t][0] = _mm512_add_epi32(isum[t][0], isum[t][1]);
+            __m512 sum = _mm512_cvtepi32_ps(isum[t][0]);
+            if (halves) sum = weigh(s.sub, sum, _mm512_cvtepi32_ps(isum[t][1]));
+            acc[t] = add_block(acc[t], sum, &x[t], &s, halves, min);
         }
         at += step;
     }
@@ -255,6 +259,15 @@ INLINE void fetch_next(cpu_fetch *f) {
             _mm_prefetch((const char *)f->at[p], _MM_HINT_T1);
 }
 
+INLINE scales unpacked_scales(const cpu_ublock *w, bool halves, bool min) {
+    scales s = {.s = _mm512_load_ps(w->s)};
+    for (int h = 0; h < 1 + halves; h++) {
+        if (halves) s.sub[h] = _mm512_load_ps(w->sub[h]);
+        if (min) s.m[h] = _mm512_load_ps(w->m[h]);
+    }
+    return s;
+}
+
 /* T tokens of the tile from token t0 on, times P panels; T and P are constants with T * P <= 12:
  * so many integer and so many float accumulators. */
 INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool halves, bool min) {
@@ -268,28 +281,27 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
         acc[i / P][i % P] = _mm512_load_ps(out + i / P * CPU_PAIR + i % P * CPU_PANEL);
     for (uint32_t b = 0; b < a->n_blocks; b++, w++, x += a->width) {
         fetch_next(a->fetch);
+        scales s[2];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) s[p] = unpacked_scales(&w[p * CPU_K_BLOCKS], halves, min);
+        __m512 sum[6][2];
+#pragma GCC unroll 2
         for (int h = 0; h < 1 + halves; h++) {
             __m512i isum[6][2];
 #pragma GCC unroll 12
             for (int i = 0; i < T * P; i++)
                 isum[i / P][i % P] = start(&x[i / P], h, halves, min, zero);
-            if (!halves)
-                add_quads(w, x, 0, 8, T, P, isum);
-            else if (h == 0)
-                add_quads(w, x, 0, 4, T, P, isum);
-            else
-                add_quads(w, x, 4, 4, T, P, isum);
-#pragma GCC unroll 2
-            for (int p = 0; p < P; p++) {
-                __m512 s = _mm512_load_ps(w[p * CPU_K_BLOCKS].s[h]);
-                __m512 m = _mm512_load_ps(w[p * CPU_K_BLOCKS].m[h]);
-#pragma GCC unroll 6
-                for (int t = 0; t < T; t++) {
-                    acc[t][p] = add_scaled(acc[t][p], isum[t][p], s, x[t].d);
-                    if (min) acc[t][p] = add_min(acc[t][p], &x[t], h, halves, m);
-                }
+            add_quads(w, x, 4 * h, halves ? 4 : 8, T, P, isum);
+#pragma GCC unroll 12
+            for (int i = 0; i < T * P; i++) {
+                __m512 *low = &sum[i / P][i % P], high = _mm512_cvtepi32_ps(isum[i / P][i % P]);
+                *low = h == 0 ? high : weigh(s[i % P].sub, *low, high);
             }
         }
+#pragma GCC unroll 12
+        for (int i = 0; i < T * P; i++)
+            acc[i / P][i % P] =
+                add_block(acc[i / P][i % P], sum[i / P][i % P], &x[i / P], &s[i % P], halves, min);
     }
 #pragma GCC unroll 12
     for (int i = 0; i < T * P; i++)

@@ -28,22 +28,20 @@ void cpu_unpack_scales(const cpu_format *f, const uint8_t *head, const uint8_t *
                        cpu_ublock *out) {
     for (uint32_t r = 0; r < CPU_PANEL; r++) {
         float d = f16_at(head, r), m = f->has_min ? f16_at(head + 32, r) : 0;
+        out->s[r] = d;
         switch (f->scaling) {
-        case CPU_SCALE: out->s[0][r] = d; break;
-        case CPU_SCALE_MIN:
-            out->s[0][r] = d;
-            out->m[0][r] = m;
-            break;
+        case CPU_SCALE: break;
+        case CPU_SCALE_MIN: out->m[0][r] = m; break;
         case CPU_SUB_MIN:
-            out->s[0][r] = d * (float)sub[r];
+            out->s[r] = d * (float)sub[r];
             out->m[0][r] = -m * (float)sub[16 + r];
             break;
         case CPU_SUB_HALF:
-            for (int h = 0; h < 2; h++) out->s[h][r] = d * (float)(int8_t)sub[16 * h + (int)r];
+            for (int h = 0; h < 2; h++) out->sub[h][r] = (int8_t)sub[16 * h + (int)r];
             break;
         case CPU_SUB_HALF_MIN:
             for (int h = 0; h < 2; h++) {
-                out->s[h][r] = d * (float)(sub[16 * h + (int)r] & 15);
+                out->sub[h][r] = sub[16 * h + (int)r] & 15;
                 out->m[h][r] = -m * (float)(sub[16 * h + (int)r] >> 4);
             }
             break;
@@ -76,27 +74,24 @@ void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_b
     cpu_unpack_blocks(f, panel, n_blocks, block_quants, out);
 }
 
-/* sum over 16 values (one half) of row r */
-static int32_t dot_half(const cpu_ublock *w, const int8_t *x, uint32_t half, uint32_t r) {
-    int32_t sum = 0;
-    for (uint32_t quad = half * 4; quad < half * 4 + 4; quad++)
-        for (uint32_t j = 0; j < 4; j++) sum += w->q[quad * 64 + r * 4 + j] * x[quad * 4 + j];
+/* sum q*x - zero * sum x over half h of row r */
+static int32_t half_sum(const cpu_format *f, const cpu_ublock *w, const cpu_xblock *x, int h,
+                        uint32_t r) {
+    int32_t sum = f->zero_shift < 0 ? 0 : cpu_half_nsum(x, h, true) * (1 << f->zero_shift);
+    for (int quad = h * 4; quad < h * 4 + 4; quad++)
+        for (int j = 0; j < 4; j++) sum += w->q[quad * 64 + (int)r * 4 + j] * x->q[quad * 4 + j];
     return sum;
 }
 
 static float add_block(const cpu_format *f, const cpu_ublock *w, const cpu_xblock *x, uint32_t r,
                        float acc) {
-    int32_t zero = f->zero_shift < 0 ? 0 : 1 << f->zero_shift;
-    int32_t low = dot_half(w, x->q, 0, r), high = dot_half(w, x->q, 1, r);
-    if (!f->halves) {
-        acc = fmaf((float)(low + high + zero * cpu_half_nsum(x, 0, false)), w->s[0][r] * x->d, acc);
-        return f->has_min ? fmaf(w->m[0][r], x->xsum, acc) : acc;
-    }
-    for (int h = 0; h < 2; h++) {
-        int32_t nsum = cpu_half_nsum(x, h, true);
-        acc = fmaf((float)((h == 0 ? low : high) + zero * nsum), w->s[h][r] * x->d, acc);
-        if (f->has_min) acc = fmaf(w->m[h][r], x->d * (float)-nsum, acc);
-    }
+    float low = (float)half_sum(f, w, x, 0, r), high = (float)half_sum(f, w, x, 1, r);
+    float isum = f->halves ? w->sub[0][r] * low + w->sub[1][r] * high : low + high;
+    acc = fmaf(isum, w->s[r] * x->d, acc);
+    if (!f->has_min) return acc;
+    if (!f->halves) return fmaf(w->m[0][r], x->xsum, acc);
+    for (int h = 0; h < 2; h++)
+        acc = fmaf(w->m[h][r], x->d * (float)-cpu_half_nsum(x, h, true), acc);
     return acc;
 }
 
