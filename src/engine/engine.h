@@ -72,7 +72,7 @@ typedef enum {
     ENGINE_STOP,
     ENGINE_LENGTH,
     ENGINE_CANCELLED,
-    ENGINE_ERROR
+    ENGINE_ERROR /* a step failed, or the model's logits for this request are not numbers */
 } engine_finish;
 
 typedef struct {

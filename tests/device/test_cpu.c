@@ -404,7 +404,8 @@ static void check_no_numbers(const product *p, bool precise) {
     mem_free(again);
 }
 
-/* At each place of a block, as the largest of a block is sought in an order of its own. */
+/* At each place of a block, as the largest of a block is sought in an order of its own. What is
+ * made of them is no number either. */
 static void test_infinite_activations(void **state) {
     (void)state;
     enum { ROWS = 23, COLS = 768, N = 3 * 32 };
@@ -418,6 +419,14 @@ static void test_infinite_activations(void **state) {
             &(product){
                 .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x},
             false);
+        float *out = mem_alloc(N * ROWS * sizeof *out);
+        run_product(
+            NULL, 1, false,
+            &(product){
+                .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x},
+            N, out);
+        for (size_t k = 0; k < N * ROWS; k++) assert_true(isnan(out[k]));
+        mem_free(out);
         mem_free(weights);
     }
     mem_free(x);

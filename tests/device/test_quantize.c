@@ -41,14 +41,19 @@ static void check_ties(const cpu_kernels *k) {
     }
 }
 
-/* An infinite value is 127 of its kind, beside which all others are 0; what is too small to be
- * scaled up is 0. */
+/* What is infinite or no number makes a scale that is no number, wherever it stands; what is too
+ * small to be scaled up is 0. */
 static void check_extremes(const cpu_kernels *k) {
-    float x[CPU_BLOCK] = {1.0f, -2.0f, INFINITY, 3e38f};
-    int8_t q[CPU_BLOCK] = {0, 0, 127, 0};
-    cpu_xblock out = quantized(k, x);
-    assert_memory_equal(out.q, q, sizeof q);
-    assert_true(isinf(out.d));
+    static const float odd[] = {INFINITY, -INFINITY, NAN, -NAN};
+    for (uint32_t i = 0; i < 4 * CPU_BLOCK; i++) {
+        float x[CPU_BLOCK] = {0};
+        for (uint32_t j = 0; j < CPU_BLOCK && i % 3 > 0; j++) x[j] = i % 3 == 1 ? 3e38f : -1e-31f;
+        x[i / 4] = odd[i % 4];
+        assert_true(isnan(quantized(k, x).d));
+    }
+    float large[CPU_BLOCK] = {3e38f, 3e38f, 3e38f, -3e38f};
+    cpu_xblock out = quantized(k, large);
+    assert_true(out.d == 3e38f / 127.0f && out.q[0] == 127 && out.q[3] == -127);
     float small[CPU_BLOCK] = {1e-31f, -1e-38f};
     out = quantized(k, small);
     assert_memory_equal(out.q, (int8_t[CPU_BLOCK]){0}, CPU_BLOCK);

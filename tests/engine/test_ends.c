@@ -9,6 +9,7 @@
 #include "base/mapfile.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "format/gguf.h"
 #include "tiny_model.h"
 
 #define BYTE(b) (3 + (b)) /* the token of one byte */
@@ -224,8 +225,107 @@ static void test_the_first_space(void **state) {
     mem_free(path);
 }
 
+/* Where the embedding of `token` is no number: the scale of its first block. */
+static void damage(const char *path, int32_t token) {
+    enum { NAN_F16 = 0x7E00 };
+    gguf *g;
+    char *bytes;
+    size_t n, at;
+    assert_int_equal(gguf_open(&g, path, NULL), RIDGE_OK);
+    const gguf_tensor *t = gguf_tensor_find(g, "token_embd.weight");
+    size_t row = t->dims[0] / quant_block_values(t->type) * quant_block_bytes(t->type);
+    uint8_t first[64];
+    memcpy(first, t->data, sizeof first);
+    gguf_close(g);
+    assert_int_equal(file_read(&bytes, &n, path, SIZE_MAX, NULL), RIDGE_OK);
+    char *data = memmem(bytes, n, first, sizeof first);
+    assert_non_null(data);
+    at = (size_t)(data - bytes) + row * (size_t)token;
+    const uint16_t scale = NAN_F16;
+    memcpy(bytes + at, &scale, sizeof scale);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+    mem_free(bytes);
+}
+
+typedef struct {
+    uint64_t id;
+    uint32_t n_tokens;
+    int32_t tokens[8];
+    engine_finish finish;
+    ridge_error error;
+} outcome;
+
+static void submit_for(engine *on, int32_t last, int32_t prompt_logprobs, outcome *out) {
+    const int32_t prompt[] = {TINY_BOS, BYTE('a'), BYTE('b'), last, BYTE('c')};
+    engine_request q = engine_request_default();
+    q.prompt = prompt;
+    q.n_prompt = 5;
+    q.max_tokens = 8;
+    q.min_tokens = 8;
+    q.prompt_logprobs = prompt_logprobs;
+    *out = (outcome){0};
+    assert_int_equal(engine_submit(on, &q, &out->id, NULL), RIDGE_OK);
+}
+
+static void finish_all(engine *on, outcome *out, size_t n_out) {
+    const engine_event *events;
+    size_t n;
+    while (engine_step(on, &events, &n))
+        for (size_t i = 0; i < n; i++) {
+            outcome *o = out;
+            while (o->id != events[i].id) o++;
+            assert_true(o < out + n_out);
+            assert_int_equal(o->finish, ENGINE_RUNNING);
+            if (events[i].has_token) o->tokens[o->n_tokens++] = events[i].token.id;
+            o->finish = events[i].finish;
+            if (o->finish == ENGINE_ERROR) o->error = *events[i].error;
+        }
+    engine_check(on);
+}
+
+/* Whoever asks with a token whose embedding is damaged gets an error, those beside it their answer.
+ */
+static void test_logits_that_are_no_numbers(void **state) {
+    (void)state;
+    for (size_t k = 0; tiny_kinds[k] != NULL; k++) {
+        char *path = tiny_model_write(tiny_kinds[k]);
+        bool tied = strncmp(tiny_kinds[k], "gemma", 5) == 0; /* what it is worth is none, too */
+        engine *sound, *damaged;
+        outcome alone[1], all[4];
+        assert_int_equal(open_model(&sound, path), RIDGE_OK);
+        submit_for(sound, BYTE('d'), -1, &alone[0]);
+        finish_all(sound, alone, 1);
+        engine_close(sound);
+        damage(path, BYTE('x'));
+        assert_int_equal(open_model(&damaged, path), RIDGE_OK);
+        submit_for(damaged, BYTE('x'), -1, &all[0]);
+        submit_for(damaged, BYTE('d'), -1, &all[1]);
+        submit_for(damaged, BYTE('x'), 0, &all[2]);
+        submit_for(damaged, BYTE('d'), 0, &all[3]);
+        finish_all(damaged, all, 4);
+        for (int i = 0; i < 4; i += 2) {
+            assert_int_equal(all[i].finish, ENGINE_ERROR);
+            assert_int_equal(all[i].n_tokens, 0);
+            assert_non_null(strstr(all[i].error.text, i == 0 ? "after token 4"
+                                                      : tied ? "after token 2"
+                                                             : "after token 3"));
+            assert_int_equal(all[i + 1].finish, ENGINE_LENGTH);
+            assert_int_equal(all[i + 1].n_tokens, 8);
+        }
+        assert_int_equal(alone[0].n_tokens, 8);
+        assert_memory_equal(all[1].tokens, alone[0].tokens, sizeof alone[0].tokens);
+        engine_close(damaged);
+        unlink(path);
+        mem_free(path);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits_that_are_no_numbers),
         cmocka_unit_test(test_the_first_space),
         cmocka_unit_test(test_stop_strings_in_the_last_bytes),
         cmocka_unit_test(test_several_reasons_at_once),
