@@ -214,15 +214,16 @@ static void take_token(engine *e, request *q, const sampler_result *drawn) {
     if (finish != ENGINE_RUNNING) end_request(e, q, event, finish);
 }
 
-/* Are the logits numbers? Of a token that was drawn it is its own that tells: one that is not is
- * drawn only where there is no other. */
-static bool row_is_sound(request *q, int32_t id, uint32_t position, const float *logits) {
-    if (isfinite(logits[id])) return true;
+/* Ends a request whose logits are not numbers. Of a token that was drawn it is its own that tells:
+ * one that is no number is drawn only where there is no other. */
+static bool row_fails(engine *e, request *q, int32_t id, uint32_t position, const float *logits) {
+    if (isfinite(logits[id])) return false;
     error_set(&q->error, RIDGE_EFORMAT,
               "the model's logits after token %u are not numbers: its weights are damaged, or too "
               "large to compute with",
               position);
-    return false;
+    end_request(e, q, add_event(e, q), ENGINE_ERROR);
+    return true;
 }
 
 static void use_row(engine *e, const wanted_row *w, const float *logits, sampler_result *drawn) {
@@ -233,10 +234,7 @@ static void use_row(engine *e, const wanted_row *w, const float *logits, sampler
         e->on_logits(e->on_logits_context, q->seq.id, w->position, logits);
     if (wants_description(w)) {
         int32_t next = q->seq.tokens[w->position + 1];
-        if (logits[next] != -INFINITY && !row_is_sound(q, next, w->position, logits)) {
-            end_request(e, q, add_event(e, q), ENGINE_ERROR);
-            return;
-        }
+        if (logits[next] != -INFINITY && row_fails(e, q, next, w->position, logits)) return;
         engine_event *event = add_event(e, q);
         event->is_prompt = true;
         event->position = w->position + 1;
@@ -245,10 +243,7 @@ static void use_row(engine *e, const wanted_row *w, const float *logits, sampler
     if (in_prompt) q->n_described = w->position + 1;
     if (!wants_token(w)) return;
     if (drawn->id < 0) draw_row(e, w, logits, drawn);
-    if (row_is_sound(q, drawn->id, w->position, logits))
-        take_token(e, q, drawn);
-    else
-        end_request(e, q, add_event(e, q), ENGINE_ERROR);
+    if (!row_fails(e, q, drawn->id, w->position, logits)) take_token(e, q, drawn);
 }
 
 /* Forward and sampling; the only part of a step that can fail. */

@@ -415,16 +415,11 @@ static void test_infinite_activations(void **state) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (quant_block_values(types[i]) == 1) continue; /* no activation is quantised */
         uint8_t *weights = random_weights(types[i], (size_t)ROWS * COLS);
-        check_no_numbers(
-            &(product){
-                .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x},
-            false);
+        product p = {
+            .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x};
+        check_no_numbers(&p, false);
         float *out = mem_alloc(N * ROWS * sizeof *out);
-        run_product(
-            NULL, 1, false,
-            &(product){
-                .type = types[i], .rows = ROWS, .cols = COLS, .n = N, .weights = weights, .x = x},
-            N, out);
+        run_product(NULL, 1, false, &p, N, out);
         for (size_t k = 0; k < N * ROWS; k++) assert_true(isnan(out[k]));
         mem_free(out);
         mem_free(weights);

@@ -167,21 +167,28 @@ static void test_several_reasons_at_once(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run(&cases[i]);
 }
 
+/* Puts n bytes `ahead` of where the file first has `mark`. */
+static void patch(const char *path, const void *mark, size_t n_mark, size_t ahead, const void *with,
+                  size_t n) {
+    char *bytes;
+    size_t size;
+    assert_int_equal(file_read(&bytes, &size, path, SIZE_MAX, NULL), RIDGE_OK);
+    char *at = memmem(bytes, size, mark, n_mark);
+    assert_non_null(at);
+    assert_true(ahead + n <= size - (size_t)(at - bytes));
+    memcpy(at + ahead, with, n);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, size, f), size);
+    fclose(f);
+    mem_free(bytes);
+}
+
 /* Where the vocabulary has a space before every text, as Llama 2's does: the answer's own first
  * space is that one, unless the answer goes on with the prompt's words. */
 static void set_space_prefix(const char *path) {
     static const char key[] = "add_space_prefix";
-    char *bytes;
-    size_t n;
-    assert_int_equal(file_read(&bytes, &n, path, SIZE_MAX, NULL), RIDGE_OK);
-    char *at = memmem(bytes, n, key, strlen(key));
-    assert_non_null(at);
-    at[strlen(key) + 4] = 1; /* after the type */
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-    mem_free(bytes);
+    patch(path, key, strlen(key), strlen(key) + 4, &(char){1}, 1); /* after the type */
 }
 
 static void assert_begins(engine *spaced, const int32_t *prompt, size_t n_prompt, bool goes_on,
@@ -225,29 +232,16 @@ static void test_the_first_space(void **state) {
     mem_free(path);
 }
 
-/* Where the embedding of `token` is no number: the scale of its first block. */
+/* The embedding of `token` is no number any more: the scale of its first block. */
 static void damage(const char *path, int32_t token) {
-    enum { NAN_F16 = 0x7E00 };
     gguf *g;
-    char *bytes;
-    size_t n, at;
+    uint8_t first[64];
     assert_int_equal(gguf_open(&g, path, NULL), RIDGE_OK);
     const gguf_tensor *t = gguf_tensor_find(g, "token_embd.weight");
-    size_t row = t->dims[0] / quant_block_values(t->type) * quant_block_bytes(t->type);
-    uint8_t first[64];
+    size_t row_bytes = t->dims[0] / quant_block_values(t->type) * quant_block_bytes(t->type);
     memcpy(first, t->data, sizeof first);
     gguf_close(g);
-    assert_int_equal(file_read(&bytes, &n, path, SIZE_MAX, NULL), RIDGE_OK);
-    char *data = memmem(bytes, n, first, sizeof first);
-    assert_non_null(data);
-    at = (size_t)(data - bytes) + row * (size_t)token;
-    const uint16_t scale = NAN_F16;
-    memcpy(bytes + at, &scale, sizeof scale);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-    mem_free(bytes);
+    patch(path, first, sizeof first, row_bytes * (size_t)token, &(uint16_t){0x7E00}, 2);
 }
 
 typedef struct {
@@ -276,7 +270,7 @@ static void finish_all(engine *on, outcome *out, size_t n_out) {
     while (engine_step(on, &events, &n))
         for (size_t i = 0; i < n; i++) {
             outcome *o = out;
-            while (o->id != events[i].id) o++;
+            while (o < out + n_out && o->id != events[i].id) o++;
             assert_true(o < out + n_out);
             assert_int_equal(o->finish, ENGINE_RUNNING);
             if (events[i].has_token) o->tokens[o->n_tokens++] = events[i].token.id;
