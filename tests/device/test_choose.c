@@ -22,6 +22,9 @@ static void test_paths(void **state) {
 #if defined(__x86_64__)
     check((cpu_features){.avx2 = true, .avx512 = true, .avx512_vnni = true},
           "avx512 avx2 portable");
+    check((cpu_features){.avx2 = true, .avx512 = true, .avx512_vnni = true, .zen = true},
+          "avx512 avx2 portable");
+    check((cpu_features){.avx2 = true, .zen = true}, "avx2 portable"); /* before Zen 4 */
     check((cpu_features){.avx2 = true}, "avx2 portable");
     /* Skylake-X: 512 bits, but no vpdpbusd. */
     check((cpu_features){.avx2 = true, .avx512 = true}, "avx2 portable");

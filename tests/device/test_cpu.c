@@ -225,7 +225,7 @@ static void test_step_sizes(void **state) {
  */
 static void test_thread_counts(void **state) {
     (void)state;
-    enum { ROWS = 150, COLS = 256, N = 60 };
+    enum { ROWS = 150, COLS = 256, N = 100 };
     static const int counts[][2] = {{1, 4}, {4, 1}, {2, 3}, {3, 2}, {5, 5}};
     static const uint32_t batches[] = {1, DEV_FEW_TOKENS, DEV_FEW_TOKENS + 1, 50, N};
     uint8_t *weights = random_weights(QUANT_Q4_K, (size_t)ROWS * COLS);

@@ -78,9 +78,11 @@ static void check_random(const cpu_kernels *k) {
             sums[i / 16][i / 2 % 2] -= block->q[i];
         }
         for (int h = 0; h < 2; h++) {
-            assert_int_equal(block->nsum_lo[h], sums[0][h]);
-            assert_int_equal(block->nsum[h], sums[0][h] + sums[1][h]);
+            assert_int_equal(block->pairs_lo[h], sums[0][h]);
+            assert_int_equal(block->pairs[h], sums[0][h] + sums[1][h]);
+            assert_int_equal(block->nsum_of[h], sums[h][0] + sums[h][1]);
         }
+        assert_int_equal(block->nsum, block->nsum_of[0] + block->nsum_of[1]);
     }
 }
 

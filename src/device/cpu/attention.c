@@ -104,7 +104,7 @@ static void multiply_keys(const cpu_run *r, const attention_job *j, const void *
             r->k->gemm_packed(&(cpu_packed_args){.format = f,
                                                  .panel = k[p],
                                                  .x = s->x,
-                                                 .ahead = k[p], /* nothing more */
+                                                 .last = true,
                                                  .n_blocks = n_blocks,
                                                  .n_tokens = j->n_queries,
                                                  .acc = s->acc[0] + p * CPU_PANEL});

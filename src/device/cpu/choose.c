@@ -30,6 +30,7 @@ cpu_features cpu_features_here(void) {
     f.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     f.avx512_vnni = __builtin_cpu_supports("avx512vnni");
+    f.zen = __builtin_cpu_is("amd");
 #elif defined(__aarch64__)
     f.dotprod = (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
     f.i8mm = (getauxval(AT_HWCAP2) & (1UL << 13)) != 0;   /* HWCAP2_I8MM */
@@ -40,7 +41,8 @@ cpu_features cpu_features_here(void) {
 int cpu_paths(cpu_features f, const cpu_kernels *out[CPU_MAX_PATHS]) {
     int n = 0;
 #if defined(__x86_64__)
-    if (f.avx2 && f.avx512 && f.avx512_vnni) out[n++] = &cpu_kernels_avx512;
+    if (f.avx2 && f.avx512 && f.avx512_vnni)
+        out[n++] = f.zen ? &cpu_kernels_zen : &cpu_kernels_avx512;
     if (f.avx2) out[n++] = &cpu_kernels_avx2;
 #elif defined(__aarch64__)
     if (f.dotprod && f.i8mm) out[n++] = &cpu_kernels_i8mm;

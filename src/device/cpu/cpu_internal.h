@@ -80,17 +80,12 @@ void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_b
 /* 32 activations of one token: x = d * q. Tile t of a batch holds its tokens [12t, 12t + width) as
  * [n_blocks][width], width = 12 but in the last tile, so that a tile is one stream. */
 typedef struct {
-    float d, xsum; /* xsum = d * sum q */
-    /* -sum q of the first two of each four, and of the last two: of 32; of the first 16 */
-    int16_t nsum[2], nsum_lo[2];
-    int8_t q[CPU_BLOCK]; /* in [-127, 127] */
+    float d, xsum;                 /* xsum = d * sum q */
+    int32_t nsum, nsum_of[2];      /* -sum q; of each half */
+    int16_t pairs[2], pairs_lo[2]; /* of the first two of each four and of the last two, of those of
+                                      the first half: the same */
+    int8_t q[CPU_BLOCK];           /* in [-127, 127] */
 } cpu_xblock;
-
-/* -sum q of half h; of the whole block where there are no halves. */
-static inline int32_t cpu_half_nsum(const cpu_xblock *x, int h, bool halves) {
-    int32_t whole = x->nsum[0] + x->nsum[1], low = x->nsum_lo[0] + x->nsum_lo[1];
-    return !halves ? whole : h == 0 ? low : whole - low;
-}
 
 /* An unpacked block of a panel: for many tokens a chunk of a panel is unpacked once. m is negative
  * or 0. */
@@ -123,8 +118,8 @@ typedef struct {
 typedef struct {
     const cpu_format *format;
     const uint8_t *panel;
-    const cpu_xblock *x;  /* in tiles of CPU_TILE tokens, each [n_blocks][its width] */
-    const uint8_t *ahead; /* needed later: as much of it is fetched meanwhile; NULL: what follows */
+    const cpu_xblock *x; /* in tiles of CPU_TILE tokens, each [n_blocks][its width] */
+    bool last;           /* what follows the panel is not needed: it need not be asked for */
     uint32_t n_blocks, n_tokens;
     float *acc; /* out: 16 columns of [n_tokens][CPU_PAIR] */
 } cpu_packed_args;
@@ -215,7 +210,7 @@ typedef struct {
 
 extern const cpu_kernels cpu_kernels_portable;
 #if defined(__x86_64__)
-extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_zen; /* zen: of AMD */
 #elif defined(__aarch64__)
 extern const cpu_kernels cpu_kernels_neon, cpu_kernels_i8mm;
 #endif
@@ -225,6 +220,7 @@ typedef struct {
     bool avx2;        /* and FMA, F16C, BMI2 */
     bool avx512;      /* F, BW, VL and DQ */
     bool avx512_vnni; /* vpdpbusd on 512 bits */
+    bool zen;         /* AMD's: has other preferences among the forms of avx512 */
     bool dotprod;     /* of NEON: sdot */
     bool i8mm;        /* usmmla */
 } cpu_features;

@@ -52,7 +52,7 @@ void cpu_gemm_i8mm(const cpu_gemm_args *a);
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
                        cpu_ublock *out);
 void cpu_gemm_avx512(const cpu_gemm_args *a);
-#define CPU_FEW_AVX512 8 /* tokens, of cpu_gemm_packed_avx512 */
 void cpu_gemm_packed_avx512(const cpu_packed_args *a);
+void cpu_gemm_packed_zen(const cpu_packed_args *a);
 
 #endif

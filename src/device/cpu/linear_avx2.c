@@ -167,8 +167,8 @@ INLINE __m256i two(const int16_t *sums) {
 
 /* -sum q of half h, or of the block, in sums as those of maddubs. */
 INLINE __m256i negated_sums(const cpu_xblock *x, int h, bool halves) {
-    if (!halves) return two(x->nsum);
-    return h == 0 ? two(x->nsum_lo) : _mm256_sub_epi16(two(x->nsum), two(x->nsum_lo));
+    if (!halves) return two(x->pairs);
+    return h == 0 ? two(x->pairs_lo) : _mm256_sub_epi16(two(x->pairs), two(x->pairs_lo));
 }
 
 /* sums = quads [first, first + n) of 16 rows times T tokens, less zero * sum x, in the sums of two
@@ -360,7 +360,7 @@ INLINE void fetch(uintptr_t from, uint32_t bytes, int hint) {
 INLINE void packed_panel(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
     const cpu_format *f = a->format;
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
-    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
+    const uintptr_t ahead = a->last ? 0 : AHEAD;
     const uint32_t step = f->quant_bytes + f->sub_bytes;
     for (uint32_t t = 0; t < a->n_tokens; t++)
         memset(a->acc + (size_t)t * CPU_PAIR, 0, CPU_PANEL * sizeof *a->acc);
@@ -428,8 +428,7 @@ INLINE void packed_panel_of_one(cpu_planes planes, cpu_scaling scaling, const cp
                                .x = a->x,
                                .n_blocks = a->n_blocks,
                                .sums = {a->acc}};
-    panels_of_one(planes, scaling, 1, &one,
-                  a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD_OF_ONE);
+    panels_of_one(planes, scaling, 1, &one, a->last ? 0 : AHEAD_OF_ONE);
 }
 
 /* Sub-scales, twice in 16 bits: as f32, and back. */

@@ -1,10 +1,11 @@
 /* device/cpu/linear_avx512: the integer product on AVX-512 VNNI.
  *
  * A register holds 4 consecutive K of 16 rows; dpbusd multiplies them by 4 activations broadcast
- * to all rows. For many tokens two panels are unpacked to bytes once and multiplied by tiles of 6
- * tokens (12 float and 12 integer accumulators of the 32 registers; loads, of which some machines
- * do one per cycle, are 8 per 12 products); for few tokens a panel is unpacked in registers on its
- * way from memory.
+ * to all rows. Either up to 8 tokens walk down a packed panel together and take its quants in
+ * registers on their way from memory, as often as there are tokens; or, for many tokens, two panels
+ * are unpacked to bytes once and multiplied by tiles of 6 tokens (12 float and 12 integer
+ * accumulators of the 32 registers). The former loads once for each product, the latter 8 times for
+ * 12: which is better is the processor's (kernels_avx512.c).
  */
 #include <immintrin.h>
 #include <string.h>
@@ -106,23 +107,11 @@ INLINE __m512i four(const int8_t *x) {
     return _mm512_set1_epi32(v);
 }
 
-INLINE __m512i two(const int16_t *sums) {
-    int32_t v;
-    memcpy(&v, sums, 4);
-    return _mm512_set1_epi32(v);
-}
-
-/* In 16 bits: the zero of a format; those with a minimum have none. */
-INLINE __m512i zero_of(const cpu_format *f) {
-    return _mm512_set1_epi16((short)(f->zero_shift < 0 ? 0 : 1 << f->zero_shift));
-}
-
-/* -zero * sum q, where the integer sum starts. */
-INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m512i zero) {
+/* Where the integer sum of half h, or of the block, starts: -zero * sum q. Formats with a minimum
+ * have no zero. */
+INLINE __m512i start(const cpu_xblock *x, int h, bool halves, bool min, __m512i zero_shift) {
     if (min) return _mm512_setzero_si512();
-    __m512i nsum = halves && h == 0 ? two(x->nsum_lo) : two(x->nsum);
-    if (halves && h == 1) nsum = _mm512_sub_epi16(nsum, two(x->nsum_lo));
-    return _mm512_madd_epi16(nsum, zero);
+    return _mm512_sllv_epi32(_mm512_set1_epi32(halves ? x->nsum_of[h] : x->nsum), zero_shift);
 }
 
 /* The sums of two halves, by their sub-scales: integers, and exact. */
@@ -139,7 +128,7 @@ INLINE __m512 add_block(__m512 acc, __m512 isum, const cpu_xblock *x, const scal
     if (!halves) return _mm512_fmadd_ps(s->m[0], _mm512_set1_ps(x->xsum), acc);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-        float xsum = x->d * (float)-cpu_half_nsum(x, h, true);
+        float xsum = x->d * (float)-x->nsum_of[h];
         acc = _mm512_fmadd_ps(s->m[h], _mm512_set1_ps(xsum), acc);
     }
     return acc;
@@ -147,34 +136,50 @@ INLINE __m512 add_block(__m512 acc, __m512 isum, const cpu_xblock *x, const scal
 
 /* Few tokens: straight from the packed form ---------------------------------------------------- */
 
-#define AHEAD 4096 /* what follows the panel: some 12 blocks of four bits */
+#define WALK 8     /* tokens that walk down a panel together, at most */
+#define FEW 4      /* so many are waiting for memory; more have time for the next panel to come */
+#define AHEAD 4096 /* how far ahead of those what follows is asked for: 12 blocks of four bits */
 
-/* T tokens, a constant; quants go from memory to registers and are used T times. */
-INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a) {
+/* One walk down a panel with T of the tokens of a tile. */
+typedef struct {
+    const cpu_xblock *x; /* [n_blocks][stride] */
+    uint32_t stride, T;
+    uintptr_t ahead; /* where what is asked for begins, or behind the weights' end */
+    uint32_t fetch;  /* so many bytes of it at each block, a multiple of 64 */
+    float *acc;
+} packed_walk;
+
+/* T, a constant; quants go from memory to registers and are used T times. */
+INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu_packed_args *a,
+                        const packed_walk *walk) {
     const cpu_format *f = a->format;
-    const __m512i zero = zero_of(f);
+    const __m512i zero_shift = _mm512_set1_epi32(f->zero_shift);
     const bool halves = cpu_has_halves(scaling), min = cpu_has_min(scaling);
     const uint8_t *head = a->panel, *at = head + f->head_bytes;
-    const uintptr_t ahead = a->ahead != NULL ? (uintptr_t)a->ahead - (uintptr_t)a->panel : AHEAD;
-    const uint32_t step = f->quant_bytes + f->sub_bytes;
-    const cpu_xblock *x = a->x;
-    __m512 acc[CPU_FEW_AVX512];
+    const uint32_t step = f->quant_bytes + f->sub_bytes, fetch = walk->fetch;
+    const cpu_xblock *x = walk->x;
+    uintptr_t ahead = walk->ahead;
+    __m512 acc[WALK];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += T, left--) {
+    for (uint32_t b = 0, left = f->n_blocks; b < a->n_blocks; b++, x += walk->stride, left--) {
         if (left == 0) {
             head = at;
             at += f->head_bytes;
             left = f->n_blocks;
         }
-        for (uint32_t i = 0; i < step + 32; i += 64)
-            _mm_prefetch((const char *)((uintptr_t)at + ahead + i), _MM_HINT_T0);
+        for (uintptr_t end = ahead + fetch; ahead < end; ahead += 64) {
+            if (T <= FEW)
+                _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+            else
+                _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        }
         scales s = block_scales(scaling, head, at + f->quant_bytes);
-        __m512i isum[CPU_FEW_AVX512][2];
+        __m512i isum[WALK][2];
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            isum[t][0] = start(&x[t], 0, halves, min, zero);
-            isum[t][1] = start(&x[t], 1, true, min || !halves, zero);
+            isum[t][0] = start(&x[t], 0, halves, min, zero_shift);
+            isum[t][1] = start(&x[t], 1, halves, min || !halves, zero_shift);
         }
 #pragma GCC unroll 8
         for (int quad = 0; quad < CPU_QUADS; quad++) {
@@ -196,21 +201,71 @@ INLINE void packed_tile(cpu_planes planes, cpu_scaling scaling, int T, const cpu
         at += step;
     }
 #pragma GCC unroll 8
-    for (int t = 0; t < T; t++) _mm512_store_ps(a->acc + (size_t)t * CPU_PAIR, acc[t]);
+    for (int t = 0; t < T; t++) _mm512_store_ps(walk->acc + (size_t)t * CPU_PAIR, acc[t]);
 }
 
-INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a) {
-    switch (a->n_tokens) {
-    case 1: packed_tile(planes, scaling, 1, a); break;
-    case 2: packed_tile(planes, scaling, 2, a); break;
-    case 3: packed_tile(planes, scaling, 3, a); break;
-    case 4: packed_tile(planes, scaling, 4, a); break;
-    case 5: packed_tile(planes, scaling, 5, a); break;
-    case 6: packed_tile(planes, scaling, 6, a); break;
-    case 7: packed_tile(planes, scaling, 7, a); break;
-    case 8: packed_tile(planes, scaling, 8, a); break;
-    default: ridge_assert(a->n_tokens <= CPU_FEW_AVX512);
+INLINE void packed_format(cpu_planes planes, cpu_scaling scaling, const cpu_packed_args *a,
+                          const packed_walk *w) {
+    switch (w->T) {
+    case 1: packed_tile(planes, scaling, 1, a, w); break;
+    case 2: packed_tile(planes, scaling, 2, a, w); break;
+    case 3: packed_tile(planes, scaling, 3, a, w); break;
+    case 4: packed_tile(planes, scaling, 4, a, w); break;
+    case 5: packed_tile(planes, scaling, 5, a, w); break;
+    case 6: packed_tile(planes, scaling, 6, a, w); break;
+    case 7: packed_tile(planes, scaling, 7, a, w); break;
+    case 8: packed_tile(planes, scaling, 8, a, w); break;
+    default: ridge_assert(w->T <= WALK);
     }
+}
+
+static void walk_panel(const cpu_packed_args *a, const packed_walk *w) {
+    switch (a->format->type) {
+#define X(type, planes, scaling)                                                                   \
+    case type: packed_format(planes, scaling, a, w); break;
+        CPU_EACH_FORMAT(X)
+#undef X
+    default: ridge_assert(a->format->type == QUANT_Q4_0);
+    }
+}
+
+/* All tokens, in walks of up to WALK; `bytes` from `ahead` on are asked for meanwhile, evenly. */
+static void walk_tokens(const cpu_packed_args *a, uintptr_t ahead, size_t bytes) {
+    const uint32_t n_tiles = (a->n_tokens + CPU_TILE - 1) / CPU_TILE;
+    const uint32_t n_walks = a->n_tokens <= WALK ? 1 : 2 * n_tiles; /* or one fewer */
+    const size_t lines = (bytes / 64 + (size_t)n_walks * a->n_blocks - 1) / (n_walks * a->n_blocks);
+    packed_walk w = {.ahead = ahead, .fetch = (uint32_t)lines * 64};
+    for (uint32_t t = 0; t < a->n_tokens; t += CPU_TILE) {
+        uint32_t left = a->n_tokens - t, most;
+        w.stride = left < CPU_TILE ? left : CPU_TILE;
+        most = w.stride <= WALK ? w.stride : (w.stride + 1) / 2;
+        for (uint32_t i = 0; i < w.stride; i += w.T) {
+            w.x = a->x + (size_t)t * a->n_blocks + i;
+            w.T = w.stride - i < most ? w.stride - i : most;
+            w.acc = a->acc + (size_t)(t + i) * CPU_PAIR;
+            walk_panel(a, &w);
+            w.ahead += (uintptr_t)w.fetch * a->n_blocks;
+            if (w.ahead >= ahead + bytes) w.fetch = 0;
+        }
+    }
+}
+
+/* `alone`: few tokens ask for nothing, as the processor fetches best by itself. */
+static void packed_panel(const cpu_packed_args *a, bool alone) {
+    const size_t bytes = cpu_panel_bytes(a->format, a->n_blocks * CPU_BLOCK);
+    const bool few = a->n_tokens <= FEW;
+    if (a->last || (few && alone))
+        walk_tokens(a, 0, 0);
+    else
+        walk_tokens(a, (uintptr_t)a->panel + (few ? AHEAD : bytes), bytes);
+}
+
+void cpu_gemm_packed_avx512(const cpu_packed_args *a) {
+    packed_panel(a, false);
+}
+
+void cpu_gemm_packed_zen(const cpu_packed_args *a) {
+    packed_panel(a, true);
 }
 
 void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blocks,
@@ -221,16 +276,6 @@ void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blo
         CPU_EACH_FORMAT(X)
 #undef X
     default: ridge_assert(f->type == QUANT_Q4_0);
-    }
-}
-
-void cpu_gemm_packed_avx512(const cpu_packed_args *a) {
-    switch (a->format->type) {
-#define X(type, planes, scaling)                                                                   \
-    case type: packed_format(planes, scaling, a); break;
-        CPU_EACH_FORMAT(X)
-#undef X
-    default: ridge_assert(a->format->type == QUANT_Q4_0);
     }
 }
 
@@ -273,7 +318,7 @@ INLINE scales unpacked_scales(const cpu_ublock *w, bool halves, bool min) {
 INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool halves, bool min) {
     const cpu_ublock *w = a->w;
     const cpu_xblock *x = a->x + t0;
-    const __m512i zero = zero_of(a->format);
+    const __m512i zero_shift = _mm512_set1_epi32(a->format->zero_shift);
     float *out = a->acc + (size_t)t0 * CPU_PAIR;
     __m512 acc[6][2];
 #pragma GCC unroll 12
@@ -290,7 +335,7 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
             __m512i isum[6][2];
 #pragma GCC unroll 12
             for (int i = 0; i < T * P; i++)
-                isum[i / P][i % P] = start(&x[i / P], h, halves, min, zero);
+                isum[i / P][i % P] = start(&x[i / P], h, halves, min, zero_shift);
             add_quads(w, x, 4 * h, halves ? 4 : 8, T, P, isum);
 #pragma GCC unroll 12
             for (int i = 0; i < T * P; i++) {
@@ -308,10 +353,11 @@ INLINE void gemm_tile(const cpu_gemm_args *a, uint32_t t0, int T, int P, bool ha
         _mm512_store_ps(out + i / P * CPU_PAIR + i % P * CPU_PANEL, acc[i / P][i % P]);
 }
 
-/* Widths are made of 6, 4, 2 and 1: a function for each would take compilers minutes. */
+/* Widths are made of 6, 4, 2 and 1: a function for each would take compilers minutes. Halves, whose
+ * sums take registers of their own, of no more than 4. */
 INLINE void gemm_widths(const cpu_gemm_args *a, int P, bool halves, bool min) {
     for (uint32_t t = 0, left; (left = a->width - t) > 0;) {
-        if (left >= 6 && left != 8) {
+        if (!halves && left >= 6 && left != 8) {
             gemm_tile(a, t, 6, P, halves, min);
             t += 6;
         } else if (left >= 4) {

@@ -77,7 +77,7 @@ void cpu_unpack_portable(const cpu_format *f, const uint8_t *panel, uint32_t n_b
 /* sum q*x - zero * sum x over half h of row r */
 static int32_t half_sum(const cpu_format *f, const cpu_ublock *w, const cpu_xblock *x, int h,
                         uint32_t r) {
-    int32_t sum = f->zero_shift < 0 ? 0 : cpu_half_nsum(x, h, true) * (1 << f->zero_shift);
+    int32_t sum = f->zero_shift < 0 ? 0 : x->nsum_of[h] * (1 << f->zero_shift);
     for (int quad = h * 4; quad < h * 4 + 4; quad++)
         for (int j = 0; j < 4; j++) sum += w->q[quad * 64 + (int)r * 4 + j] * x->q[quad * 4 + j];
     return sum;
@@ -90,8 +90,7 @@ static float add_block(const cpu_format *f, const cpu_ublock *w, const cpu_xbloc
     acc = fmaf(isum, w->s[r] * x->d, acc);
     if (!f->has_min) return acc;
     if (!f->halves) return fmaf(w->m[0][r], x->xsum, acc);
-    for (int h = 0; h < 2; h++)
-        acc = fmaf(w->m[h][r], x->d * (float)-cpu_half_nsum(x, h, true), acc);
+    for (int h = 0; h < 2; h++) acc = fmaf(w->m[h][r], x->d * (float)-x->nsum_of[h], acc);
     return acc;
 }
 
