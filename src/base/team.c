@@ -279,14 +279,11 @@ static uint32_t take(atomic_ullong *taken, uint32_t piece, uint32_t size) {
     return size;
 }
 
+/* What a member has done it says once, when there is nothing left to take: a word of all members,
+ * written after each chunk, would be fetched from another core each time. */
 bool team_next(team_cursor *c, uint32_t *chunk) {
     team *t = c->team;
     uint64_t n = (uint64_t)t->n_active;
-    if (c->holding && atomic_fetch_add(&t->done, 1) + 1 == c->n_chunks) {
-        c->left = 0;
-        finish_piece(t, c->piece);
-    }
-    c->holding = false;
     while (c->left > 0) {
         uint64_t owner = (uint64_t)c->owner;
         uint32_t begin = (uint32_t)(c->n_chunks * owner / n);
@@ -295,11 +292,14 @@ bool team_next(team_cursor *c, uint32_t *chunk) {
         if (i < size) {
             *chunk = begin + i;
             c->end = begin + size;
-            c->holding = true;
+            c->taken++;
             return true;
         }
         c->owner = c->owner + 1 == t->n_active ? 0 : c->owner + 1;
         c->left--;
     }
+    if (c->taken > 0 && atomic_fetch_add(&t->done, c->taken) + c->taken == c->n_chunks)
+        finish_piece(t, c->piece);
+    c->taken = 0;
     return false;
 }
