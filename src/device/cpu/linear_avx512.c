@@ -137,7 +137,7 @@ INLINE __m512 add_block(__m512 acc, __m512 isum, const cpu_xblock *x, const scal
 /* Few tokens: straight from the packed form ---------------------------------------------------- */
 
 #define WALK 8     /* tokens that walk down a panel together, at most */
-#define FEW 4      /* so many are waiting for memory; more have time for the next panel to come */
+#define FEW 2      /* so many are waiting for memory; more have time for the next panel to come */
 #define AHEAD 4096 /* how far ahead of those what follows is asked for: 12 blocks of four bits */
 
 /* One walk down a panel with T of the tokens of a tile. */
