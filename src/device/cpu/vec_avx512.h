@@ -12,7 +12,7 @@
 #define V_QUERIES 4
 #define V_GROUPS(q) 4
 #define V_COLUMNS(q) 4
-#define V_FETCH 0
+#define V_FETCH 2
 #define V_FGEMM 8
 typedef __m512 vf;
 

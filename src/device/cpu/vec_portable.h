@@ -12,7 +12,7 @@
 #define V_QUERIES 4    /* register tiles of attention: queries, */
 #define V_GROUPS(q) 1  /* groups of 16 tokens of q queries, */
 #define V_COLUMNS(q) 4 /* registers of columns */
-#define V_FETCH 0      /* 1: keys and values are asked for ahead */
+#define V_FETCH 0      /* lines of keys and values asked for ahead at each step */
 #define V_FGEMM 4      /* tokens of a tile of fgemm */
 typedef float vf;
 
