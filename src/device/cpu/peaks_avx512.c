@@ -14,7 +14,7 @@ static uint64_t read_all(const void *data, size_t size) {
         for (int j = 0; j < 8; j++)
             acc[j] = _mm512_xor_si512(acc[j], _mm512_loadu_si512(p + i + 64 * j));
     for (int j = 1; j < 8; j++) acc[0] = _mm512_xor_si512(acc[0], acc[j]);
-    return (uint64_t)_mm512_reduce_add_epi64(acc[0]);
+    return (uint64_t)_mm512_reduce_or_epi64(acc[0]);
 }
 
 static int32_t int8_dots(long rounds) {
@@ -29,7 +29,7 @@ static int32_t int8_dots(long rounds) {
     }
 #pragma GCC unroll 12
     for (int j = 1; j < CHAINS; j++) acc[0] = _mm512_add_epi32(acc[0], acc[j]);
-    return _mm512_reduce_add_epi32(acc[0]);
+    return _mm512_reduce_or_epi32(acc[0]); /* a sum may overflow */
 }
 
 static float f32_fmas(long rounds) {
