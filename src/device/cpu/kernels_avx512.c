@@ -16,5 +16,5 @@
         .gemm_packed = packed, .max_packed = most, VECTOR_KERNELS                                  \
     }
 
-const cpu_kernels cpu_kernels_avx512 = TABLE(cpu_gemm_packed_avx512, 2 * CPU_TILE);
+const cpu_kernels cpu_kernels_avx512 = TABLE(cpu_gemm_packed_avx512, CPU_TILE);
 const cpu_kernels cpu_kernels_zen = TABLE(cpu_gemm_packed_zen, CPU_TOKENS);
