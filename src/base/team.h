@@ -45,7 +45,7 @@ typedef struct {
     team *team;
     uint32_t piece, n_chunks, end; /* the share that is being taken ends there */
     int owner, left;               /* whose share is being taken; shares not yet seen empty */
-    uint32_t taken;                /* chunks that are done when the next is asked for */
+    uint32_t taken;                /* chunks, not said to be done before none is left */
 } team_cursor;
 
 team_cursor team_work(team *t, int member, uint32_t n_chunks);

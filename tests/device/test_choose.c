@@ -25,6 +25,12 @@ static void test_paths(void **state) {
     check((cpu_features){.avx2 = true, .avx512 = true, .avx512_vnni = true, .zen = true},
           "avx512 avx2 portable");
     check((cpu_features){.avx2 = true, .zen = true}, "avx2 portable"); /* before Zen 4 */
+    const cpu_kernels *paths[CPU_MAX_PATHS]; /* two tables have that name */
+    for (int zen = 0; zen < 2; zen++) {
+        cpu_paths((cpu_features){.avx2 = true, .avx512 = true, .avx512_vnni = true, .zen = zen},
+                  paths);
+        assert_ptr_equal(paths[0], zen ? &cpu_kernels_zen : &cpu_kernels_avx512);
+    }
     check((cpu_features){.avx2 = true}, "avx2 portable");
     /* Skylake-X: 512 bits, but no vpdpbusd. */
     check((cpu_features){.avx2 = true, .avx512 = true}, "avx2 portable");

@@ -82,8 +82,8 @@ void cpu_pack_float_panel(uint32_t elem_bytes, const uint8_t *rows, size_t row_b
 typedef struct {
     float d, xsum;                 /* xsum = d * sum q */
     int32_t nsum, nsum_of[2];      /* -sum q; of each half */
-    int16_t pairs[2], pairs_lo[2]; /* of the first two of each four and of the last two, of those of
-                                      the first half: the same */
+    int16_t pairs[2], pairs_lo[2]; /* where sums have 16 bits: -sum q of the first two of each four,
+                                      and of the last two; those of the first half alone */
     int8_t q[CPU_BLOCK];           /* in [-127, 127] */
 } cpu_xblock;
 

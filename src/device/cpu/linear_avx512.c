@@ -134,7 +134,7 @@ INLINE __m512 add_block(__m512 acc, __m512 isum, const cpu_xblock *x, const scal
     return acc;
 }
 
-/* Few tokens: straight from the packed form ---------------------------------------------------- */
+/* Straight from the packed form ---------------------------------------------------------------- */
 
 #define WALK 8     /* tokens that walk down a panel together, at most */
 #define FEW 2      /* so many are waiting for memory; more have time for the next panel to come */
@@ -279,7 +279,7 @@ void cpu_unpack_avx512(const cpu_format *f, const uint8_t *panel, uint32_t n_blo
     }
 }
 
-/* Many tokens: from unpacked panels ------------------------------------------------------------ */
+/* From unpacked panels ------------------------------------------------------------------------- */
 
 /* Quads [first, first + n) of a block of P panels into isum. */
 INLINE void add_quads(const cpu_ublock *w, const cpu_xblock *x, int first, int n, int T, int P,
